@@ -26,7 +26,7 @@ class Problem:
         if self.given:
             lines.append(f"  given: {self.given}")
         lines.append(f"  why:   {self.why}")
-        lines.append(f"  write: {self.write}")
+        lines.append(f"  write: {self.write.removeprefix('write ')}")
         return "\n".join(lines)
 
 

@@ -1,0 +1,1 @@
+"""Reading and explaining a config. `load.load_config` is the way in."""
