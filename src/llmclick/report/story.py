@@ -1,0 +1,166 @@
+"""The sentences on top of the page: did it learn, by how much and how sure, what still fails, where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmclick.report.experiment import Experiment
+from llmclick.tracking.console import duration
+
+PASSES = 1 - 1e-6
+
+
+@dataclass(frozen=True)
+class Story:
+    """`badge` is one of passed, failed, not judged, unfinished; `headline` the answer; `sentences` what belongs to it;
+    `tiles` (label, value, note) for the figures under it."""
+
+    badge: str
+    headline: str
+    sentences: list[str]
+    tiles: list[tuple[str, str, str]]
+
+
+def tell(run: Experiment) -> Story:
+    """Say what the files of a run say."""
+    reward = (run.verdict.get("metrics") or {}).get("reward") or {}
+    sentences: list[str] = []
+    tiles: list[tuple[str, str, str]] = []
+    if _numbers(reward, "base", "trained", "difference"):
+        headline = _judged(reward)
+        tiles.append(("Held-out reward", f"{reward['base']:.2f} → {reward['trained']:.2f}", f"greedy, {reward.get('n')} rows"))
+        if _numbers(reward, "low", "high"):
+            tiles.append(
+                ("Difference", f"{reward['difference']:+.2f}", f"95 % interval {reward['low']:+.2f} to {reward['high']:+.2f}")
+            )
+    else:
+        headline = _training(run)
+    bounds = [bound for bound in run.verdict.get("bounds") or [] if isinstance(bound, dict)]
+    missed = [bound for bound in bounds if not bound.get("passed")]
+    if missed:
+        sentences.append("The gate failed: " + "; ".join(_missed(bound) for bound in missed) + ".")
+    elif run.verdict and not bounds:
+        sentences.append("No bound was set, so nothing could fail: this is a measurement, not a judgement.")
+    failing = _failing(run)
+    if failing is not None:
+        count, total, worse = failing
+        text = f"{count} of {total} held-out rows still fail" if count else f"All {total} held-out rows pass"
+        sentences.append(text + (f"; {worse} got a lower reward than from the base model." if worse else "; none got worse."))
+        tiles.append(("Rows that still fail", f"{count} of {total}", "reward below 1 after training"))
+    spent = _time(run)
+    if spent:
+        sentences.append(spent)
+    total = sum(seconds for _, seconds in phases(run))
+    if total:
+        tiles.append(("Training time", duration(total), f"{len(run.metrics)} steps"))
+    return Story(_badge(run), headline, sentences, tiles)
+
+
+def phases(run: Experiment) -> list[tuple[str, float]]:
+    """Seconds of training by phase, summed over the steps; `other` is what no phase claims."""
+    sums: dict[str, float] = {}
+    whole = 0.0
+    for record in run.metrics:
+        seconds = record.get("seconds") or {}
+        for name, value in seconds.items():
+            if isinstance(value, (int, float)):
+                if name == "total":
+                    whole += value
+                else:
+                    sums[name] = sums.get(name, 0.0) + value
+    order = ["sample", "score", "train", "sync"]
+    known = sorted(sums.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))
+    rest = whole - sum(value for _, value in known)
+    return known + ([("other", rest)] if rest > 0.005 * whole and whole else [])
+
+
+def planned_steps(run: Experiment) -> int | None:
+    """How many optimizer steps the run has in all, as far as its files say."""
+    steps = run.stages["train"].get("steps") if "train" in run.stages else None
+    return steps if isinstance(steps, int) else None
+
+
+def _badge(run: Experiment) -> str:
+    if "passed" in run.verdict:
+        bounds = run.verdict.get("bounds")
+        return ("passed" if bounds else "not judged") if run.verdict["passed"] else "failed"
+    return "not judged" if run.stages.get("train") else "unfinished"
+
+
+def _judged(reward: dict[str, Any]) -> str:
+    change = f"the held-out reward went from {reward['base']:.2f} to {reward['trained']:.2f} ({reward['difference']:+.2f}"
+    n = reward.get("n")
+    if _numbers(reward, "low", "high"):
+        change += f", 95 % interval {reward['low']:+.2f} to {reward['high']:+.2f}"
+        if reward["low"] > 0 and (n or 0) >= 2:
+            opening = "It learned"
+        elif reward["high"] < 0 and (n or 0) >= 2:
+            opening = "It got worse"
+        else:
+            opening = "No certain change"
+    else:
+        opening = "Measured without an interval"
+    return f"{opening}: {change}) on {n} rows that training never saw."
+
+
+def _training(run: Experiment) -> str:
+    values = [float(record["reward"]) for record in run.metrics if isinstance(record.get("reward"), (int, float))]
+    if not values:
+        return "Nothing has been measured yet: no optimizer step is finished."
+    window = max(1, min(5, len(values) // 2))
+    first, last = sum(values[:window]) / window, sum(values[-window:]) / window
+    steps = f"{len(values)} step{'s' if len(values) != 1 else ''}"
+    if len(values) == 1:
+        return f"Not judged yet: the sampled reward is {first:.2f} after {steps}."
+    return (
+        f"Not judged yet: over {steps} the sampled reward went from {first:.2f} to {last:.2f} "
+        f"(means of the first and last {window}); held-out rows decide once validate has run."
+    )
+
+
+def _missed(bound: dict[str, Any]) -> str:
+    why = bound.get("why")
+    if why:
+        return str(why).rstrip(".")
+    value = bound.get("value")
+    shown = f"{value:.3f}" if isinstance(value, (int, float)) else "missing"
+    return f"{bound.get('kind')} {bound.get('metric')} asks for {bound.get('bound')}, it is {shown}"
+
+
+def _failing(run: Experiment) -> tuple[int, int, int] | None:
+    pairs = []
+    for row in run.held_out:
+        base, trained = ((row.get(side) or {}).get("reward") for side in ("base", "trained"))
+        if isinstance(trained, (int, float)):
+            pairs.append((base, trained))
+    if not pairs:
+        return None
+    worse = sum(1 for base, trained in pairs if isinstance(base, (int, float)) and trained < base - 1e-9)
+    return sum(1 for _, trained in pairs if trained < PASSES), len(pairs), worse
+
+
+def _time(run: Experiment) -> str:
+    spent = phases(run)
+    total = sum(seconds for _, seconds in spent)
+    if not total:
+        return ""
+    words = {
+        "sample": "sampling",
+        "score": "scoring",
+        "train": "the gradient",
+        "sync": "syncing weights",
+        "other": "everything else",
+    }
+    largest = sorted(spent, key=lambda item: -item[1])
+    parts = [f"{words.get(name, name)} {100 * seconds / total:.0f} %" for name, seconds in largest if seconds >= 0.005 * total]
+    return f"Training took {duration(total)} for {len(run.metrics)} steps: {_and(parts)}."
+
+
+def _and(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def _numbers(values: dict[str, Any], *names: str) -> bool:
+    return all(isinstance(values.get(name), (int, float)) for name in names)
