@@ -1,0 +1,236 @@
+"""`llmclick run`: the plan, then data, train and validate, each only if it is not done."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import llmclick
+from llmclick.errors import Interrupted, TrainingStopped
+from llmclick.pipeline.data import Dataset, write_dataset
+from llmclick.pipeline.lock import stage_lock
+from llmclick.pipeline.preflight import Plan, Preflight, make_plan, preflight, stage_state
+from llmclick.pipeline.stage import (
+    MANIFEST,
+    STAGES,
+    Job,
+    file_digest,
+    file_sizes,
+    link_folder,
+    read_json,
+    read_manifest,
+    sync_folder,
+    write_json,
+    write_manifest,
+)
+from llmclick.tracking.files import write_atomic
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to. `passed` is None where validate was not asked for ("not judged"); `exit` is 0 or 3.
+
+    `stages` maps a stage to {state: cached | ran | skipped, seconds, why}; `metrics` is what validate measured, `verdict` all
+    that it returned; `checkpoint` is the handed-over folder, None without a pass.
+    """
+
+    experiment: Path
+    passed: bool | None
+    exit: int
+    stages: dict[str, dict[str, Any]]
+    metrics: dict[str, Any]
+    checkpoint: Path | None
+    verdict: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "experiment": str(self.experiment),
+            "passed": self.passed,
+            "exit": self.exit,
+            "stages": self.stages,
+            "metrics": self.metrics,
+            "checkpoint": None if self.checkpoint is None else str(self.checkpoint),
+        }
+
+
+def run(config: Any, stages: Sequence[str] | None = None, console: Any = None) -> RunResult:
+    """Bring an experiment as far as `stages` say (default: `pipeline.stages`) and return what came of it.
+
+    Raises InputError before anything is written if anything of the user's cannot work, RewardError if a reward fails in the
+    middle, TrainingStopped, and Interrupted (the same call continues).
+    """
+    if console is None:
+        from llmclick.tracking.console import Console
+
+        console = Console()
+    with _stopped_by_hand():
+        plan = make_plan(config, stages)
+        for notice in plan.notices:
+            console.notice(notice)
+        console.plan([(planned.stage, planned.state, planned.why) for planned in plan.stages])
+        done: dict[str, dict[str, Any]] = {
+            planned.stage: {"state": planned.state, "seconds": 0.0, "why": planned.why}
+            for planned in plan.stages
+            if planned.state != "run"
+        }
+        if not plan.cached:
+            checked = preflight(config, plan=plan, fresh=False)
+            for notice in checked.notices:
+                console.notice(notice)
+            _open_experiment(plan, console, checked.total_steps)
+            for planned in plan.stages:
+                if planned.state == "run":
+                    done[planned.stage] = _run_stage(planned.stage, planned.why, plan, checked, console)
+        return _result(plan, {stage: done[stage] for stage in STAGES})
+
+
+def _open_experiment(plan: Plan, console: Any, steps: int) -> None:
+    """The experiment's folder with its resolved config, its manifest and its log."""
+    with _full_disk():
+        plan.experiment.mkdir(parents=True, exist_ok=True)
+        plan.shared.mkdir(exist_ok=True)
+        write_atomic(plan.experiment / "config.yaml", plan.config.dump_yaml().encode("utf-8"))
+        manifest = {
+            "name": plan.config.pipeline.name,
+            "version": llmclick.__version__,
+            "fingerprint": plan.fingerprints["train"],
+            "fingerprints": plan.fingerprints,
+            "inputs": plan.inputs,
+            "steps": steps,
+        }
+        if read_json(plan.experiment / MANIFEST) != manifest:
+            write_json(plan.experiment / MANIFEST, manifest)
+        console.log_to(plan.experiment / "run.log")
+
+
+def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: Any) -> dict[str, Any]:
+    """One stage under its lock. Somebody else may have finished it while this process waited."""
+    key = plan.fingerprints["data"][:12] if stage == "data" else plan.experiment.name
+    with stage_lock(plan.shared / "locks", f"{stage}-{key}", console.line) as waited:
+        folder = plan.folder(stage)
+        if waited:
+            finished, words = stage_state(stage, folder, plan.fingerprints[stage], plan.inputs[stage], plan.experiment)
+            if finished:
+                _link_data(plan)
+                return {"state": "cached", "seconds": 0.0, "why": f"finished by another process meanwhile: {words}"}
+        console.stage(stage, why)
+        began = time.perf_counter()
+        with _full_disk():
+            folder.mkdir(parents=True, exist_ok=True)
+            # The old manifest goes first: killed halfway, the stage must not look done.
+            (folder / MANIFEST).unlink(missing_ok=True)
+            files, result = _BODIES[stage](plan, checked, console)
+            seconds = time.perf_counter() - began
+            sync_folder(folder)
+            write_manifest(
+                folder,
+                stage,
+                plan.fingerprints[stage],
+                plan.inputs[stage],
+                files=files,
+                result=result,
+                seconds=seconds,
+            )
+            _link_data(plan)
+        console.stage_done(stage, seconds)
+        return {"state": "ran", "seconds": round(seconds, 3), "why": why}
+
+
+def _data(plan: Plan, checked: Preflight, console: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    dataset: Dataset | None = checked.dataset
+    assert dataset is not None, "preflight prepares the rows whenever the data stage runs"
+    paths = write_dataset(plan.dataset_folder, dataset)
+    files = {path.name: file_digest(path) for path in paths.values()}
+    counts = dataset.counts
+    console.line(f"  {counts['train']} rows train, {counts['validation']} are held out")
+    return files, {"counts": counts, "notices": dataset.notices}
+
+
+def _train(plan: Plan, checked: Preflight, console: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    from llmclick.pipeline.train import train
+
+    result = train(_job("train", plan, checked, console))
+    return file_sizes(plan.experiment / "train", "checkpoint", "adapter"), result
+
+
+def _validate(plan: Plan, checked: Preflight, console: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    from llmclick.pipeline.validate import validate
+
+    return {}, validate(_job("validate", plan, checked, console))
+
+
+_BODIES: dict[str, Callable[[Plan, Preflight, Any], tuple[dict[str, Any], dict[str, Any]]]] = {
+    "data": _data,
+    "train": _train,
+    "validate": _validate,
+}
+
+
+def _job(stage: str, plan: Plan, checked: Preflight, console: Any) -> Job:
+    return Job(
+        config=plan.config,
+        experiment=plan.experiment,
+        source=checked.source,
+        dataset_folder=plan.dataset_folder,
+        fingerprint=plan.fingerprints[stage],
+        train_fingerprint=plan.fingerprints["train"],
+        data_fingerprint=plan.fingerprints["data"],
+        compute=plan.compute,
+        console=console,
+        shared=plan.shared,
+    )
+
+
+def _link_data(plan: Plan) -> None:
+    """`data` in the experiment's folder, once there is something behind it."""
+    if (plan.dataset_folder / MANIFEST).exists() and plan.experiment.is_dir():
+        link_folder(plan.experiment / "data", plan.dataset_folder)
+
+
+def _result(plan: Plan, stages: dict[str, dict[str, Any]]) -> RunResult:
+    verdict: dict[str, Any] = {}
+    passed: bool | None = None
+    if stages["validate"]["state"] != "skipped":
+        manifest = read_manifest(plan.experiment / "validate")
+        verdict = manifest.result if manifest is not None else {}
+        passed = bool(verdict.get("passed"))
+    checkpoint = plan.experiment / "validate" / "checkpoint"
+    return RunResult(
+        experiment=plan.experiment,
+        passed=passed,
+        exit=3 if passed is False else 0,
+        stages=stages,
+        metrics=dict(verdict.get("metrics", {})),
+        checkpoint=checkpoint if passed and checkpoint.exists() else None,
+        verdict=verdict,
+    )
+
+
+@contextmanager
+def _stopped_by_hand() -> Iterator[None]:
+    """Ctrl-C outside of training (which has its own way to stop) loses nothing that a stage finished."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; finished stages are kept, and the same command continues") from None
+
+
+@contextmanager
+def _full_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise TrainingStopped(
+            f"the disk is full or a file may not grow further ({error.filename or error.strerror}); "
+            "free some space, then the same command continues"
+        ) from error
