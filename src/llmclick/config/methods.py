@@ -117,7 +117,7 @@ class SharedMethod(Section):
 
 
 class GrpoMethod(SharedMethod):
-    """`method` under llm_grpo."""
+    """How completions are sampled and scored and what is optimised; llm_cispo takes all but clip_high and beta."""
 
     clip: Annotated[float, Field(gt=0)] = Field(
         default=0.2,

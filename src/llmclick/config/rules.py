@@ -97,15 +97,13 @@ def clip_needs_iterations(facts: Facts) -> Iterator[Problem | str]:
 
 
 @rule("method", "method.clip", "pipeline.recipe")
-def clip_in_words(facts: Facts) -> Iterator[Problem | str]:
-    """What clip means is said for CISPO, and for a GRPO clip that bounds one side only."""
+def clip_bounds_both_sides(facts: Facts) -> Iterator[Problem | str]:
+    """A clip of CISPO's size under GRPO bounds one side only."""
     method = facts.config.method
-    if isinstance(method, CispoMethod):
-        yield f"llm_cispo: importance weights capped at {1 + method.clip:g} (1 + method.clip)"
-    elif isinstance(method, GrpoMethod) and method.clip >= 1:
+    if isinstance(method, GrpoMethod) and method.clip >= 1:
         yield (
             f"{facts.where('method.clip')} method.clip: 1 - {method.clip:g} is not above 0, so no ratio is clipped from below; "
-            "GRPO's usual clip is 0.2 (a cap of that size is CISPO's)"
+            "GRPO's usual clip is 0.2, a larger one is CISPO's"
         )
 
 

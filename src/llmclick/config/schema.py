@@ -82,6 +82,7 @@ class ModelConfig(Section):
     thinking: bool | None = Field(
         default=None,
         description="Handed to the chat template as enable_thinking. Left out, the template's own default holds.",
+        json_schema_extra={"default": "the template's"},
     )
 
     @property
@@ -286,7 +287,7 @@ class ValidationConfig(Section):
     rows: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_rows)] = Field(
         default=None,
         description="Judges at most so many held-out rows. Left out (or `all`), all of them.",
-        json_schema_extra={"shape": "a whole number, at least 1, or all"},
+        json_schema_extra={"default": "all", "shape": "a whole number, at least 1, or all"},
     )
 
 
