@@ -1,0 +1,1 @@
+"""The methods: what is maximised for a sampled group."""

@@ -1,0 +1,188 @@
+"""The local sampler: in this process, on the model's own weights."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from llmclick.errors import TrainingStopped
+from llmclick.modeling.llm.sampling.base import Completion, Request, SamplingInterrupted
+from llmclick.modeling.llm.sampling.cache import preallocate
+from llmclick.modeling.llm.sampling.draw import Draw, draw, greedy
+from llmclick.modeling.llm.sampling.random import completion_key, uniforms
+
+if TYPE_CHECKING:
+    from llmclick.modeling.llm.models.base import LanguageModel
+
+DROP_SHARE = 8
+"""Finished rows leave the batch once they are 1 / 8 of it: often enough to save their work, rarely enough to copy little."""
+
+
+class LocalSampler:
+    """Samples with `model`: one prefill per prompt, its cache fanned out to the group, one token a step for all rows.
+
+    `rows` completions are decoded together; what lies together is a function of the requests and `rows` alone.
+    `temperature` None decodes greedily. Only the temperature shapes the distribution: what the checkpoint's generation_config
+    says about top_k, top_p or penalties is ignored. `autocast` opens the precision to compute in (default: the weights' own).
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        seed: int,
+        temperature: float | None,
+        max_new_tokens: int,
+        rows: int,
+        autocast: Callable[[], Any] = contextlib.nullcontext,
+    ) -> None:
+        self.model = model
+        self.seed = seed
+        self.temperature = temperature
+        self.max_new_tokens = max_new_tokens
+        self.rows = rows
+        self._autocast = autocast
+        self._suppressed = torch.tensor(model.suppressed_ids, device=model.device) if model.suppressed_ids else None
+        self._stop_ids = torch.tensor(model.stop_ids, device=model.device)
+
+    def sample(
+        self,
+        requests: Sequence[Request],
+        group_size: int,
+        stream: str,
+        *,
+        on_tokens: Callable[[int], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> list[list[Completion]]:
+        """`group_size` completions for each request. Raises SamplingInterrupted, and TrainingStopped on non-finite logits."""
+        rows = [(index, sample) for index in range(len(requests)) for sample in range(group_size)]
+        done: list[Completion] = []
+        with torch.inference_mode(), self._autocast():
+            for start in range(0, len(rows), self.rows):
+                chunk = rows[start : start + self.rows]
+                done += self._decode(requests, chunk, stream, on_tokens or (lambda _: None), should_stop or (lambda: False))
+        return [done[start : start + group_size] for start in range(0, len(done), group_size)]
+
+    def _decode(
+        self,
+        requests: Sequence[Request],
+        rows: Sequence[tuple[int, int]],
+        stream: str,
+        on_tokens: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> list[Completion]:
+        """All completions of one chunk of (request, sample) rows."""
+        device = self.model.device
+        prompts = sorted({index for index, _ in rows})
+        place = {index: at for at, index in enumerate(prompts)}
+        fan_out_B = torch.tensor([place[index] for index, _ in rows], device=device)
+        ids_PS, mask_PS = pad_left([requests[index].ids for index in prompts], self.model.pad_id, device)
+        logits_PV, cache = self._prefill(ids_PS, mask_PS)
+        cache = self._expand(cache, fan_out_B)
+        logits_BV = logits_PV.index_select(0, fan_out_B)
+        mask_BS = mask_PS.index_select(0, fan_out_B)
+        positions_B = mask_BS.sum(dim=1)
+        keys_B = np.array([completion_key(self.seed, stream, requests[index].row_id, sample) for index, sample in rows])
+
+        record = _Record(len(rows))
+        live = np.arange(len(rows))  # rows of the chunk that are still in the batch
+        finished_B = torch.zeros(len(rows), dtype=torch.bool, device=device)
+        for position in range(self.max_new_tokens):
+            if should_stop():
+                raise SamplingInterrupted
+            drawn = self._draw(logits_BV, keys_B[live], position)
+            record.add(live, finished_B.cpu().numpy(), drawn)
+            finished_B = finished_B | torch.isin(drawn.ids_B, self._stop_ids)
+            on_tokens(position + 1)
+            finished = int(finished_B.sum())
+            if finished == len(live) or position + 1 == self.max_new_tokens:
+                record.finish(live, finished_B.cpu().numpy())
+                break
+            next_ids_B = drawn.ids_B
+            if finished * DROP_SHARE >= len(live):
+                record.finish(live, finished_B.cpu().numpy())
+                keep_B = (~finished_B).nonzero().squeeze(1)
+                self.model.select(cache, keep_B)
+                next_ids_B, mask_BS, positions_B = (t.index_select(0, keep_B) for t in (next_ids_B, mask_BS, positions_B))
+                live, finished_B = live[keep_B.cpu().numpy()], finished_B.index_select(0, keep_B)
+            mask_BS = torch.cat([mask_BS, torch.ones_like(mask_BS[:, :1])], dim=1)
+            hidden_B1D = self.model.hidden(next_ids_B[:, None], positions_B[:, None], mask_BS, cache)
+            logits_BV = self.model.logits(hidden_B1D[:, 0])
+            positions_B = positions_B + 1
+        return record.completions()
+
+    def _prefill(self, ids_PS: Tensor, mask_PS: Tensor) -> tuple[Tensor, Any]:
+        """Logits [P, V] after each prompt and the prompts' cache."""
+        cache = self.model.new_cache(*ids_PS.shape, self.max_new_tokens, training=False)
+        hidden_PSD = self.model.hidden(ids_PS, positions_of(mask_PS), mask_PS, cache)
+        return self.model.logits(hidden_PSD[:, -1]), cache
+
+    def _expand(self, cache: Any, fan_out_B: Tensor) -> Any:
+        wide = preallocate(cache, fan_out_B, self.max_new_tokens)
+        if wide is not None:
+            return wide
+        self.model.select(cache, fan_out_B)
+        return cache
+
+    def _draw(self, logits_BV: Tensor, keys_B: np.ndarray[Any, np.dtype[np.uint64]], position: int) -> Draw:
+        logits_BV = logits_BV.float()
+        if self.temperature is None:
+            drawn = greedy(logits_BV, self._suppressed)
+        else:
+            numbers_B = torch.from_numpy(uniforms(keys_B, position)).to(logits_BV.device)
+            drawn = draw(logits_BV, numbers_B, self.temperature, self._suppressed)
+        if not bool(drawn.logprobs_B.isfinite().all()):
+            raise TrainingStopped(
+                "the model's logits are not finite: its weights are damaged, or the learning rate is too high"
+            )
+        return drawn
+
+
+class _Record:
+    """What was drawn so far, by row of the chunk."""
+
+    def __init__(self, rows: int) -> None:
+        self._ids: list[list[int]] = [[] for _ in range(rows)]
+        self._logprobs: list[list[float]] = [[] for _ in range(rows)]
+        self._entropies: list[list[float]] = [[] for _ in range(rows)]
+        self._stopped = [False] * rows
+
+    def add(self, live: Any, finished: Any, drawn: Draw) -> None:
+        """Enters the tokens of the rows that had not finished before."""
+        columns = zip(live, finished, drawn.ids_B.tolist(), drawn.logprobs_B.tolist(), drawn.entropies_B.tolist(), strict=True)
+        for row, was_finished, token, logprob, entropy in columns:
+            if not was_finished:
+                self._ids[row].append(token)
+                self._logprobs[row].append(logprob)
+                self._entropies[row].append(entropy)
+
+    def finish(self, live: Any, finished: Any) -> None:
+        """Marks the rows whose stop token was drawn."""
+        for row in live[finished]:
+            self._stopped[row] = True
+
+    def completions(self) -> list[Completion]:
+        """One completion per row, in order."""
+        return [
+            Completion(ids, logprobs, "stop" if stopped else "length", math.fsum(entropies) / len(entropies))
+            for ids, logprobs, stopped, entropies in zip(self._ids, self._logprobs, self._stopped, self._entropies, strict=True)
+        ]
+
+
+def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Token ids and mask, both [P, S] int64, padded in front to the longest."""
+    longest = max(map(len, sequences))
+    ids = [[pad_id] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
+    mask = [[0] * (longest - len(sequence)) + [1] * len(sequence) for sequence in sequences]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def positions_of(mask_PS: Tensor) -> Tensor:
+    """Position of each token in its own sequence [P, S]; 0 on padding."""
+    return (mask_PS.cumsum(dim=1) - 1).clamp(min=0)

@@ -1,0 +1,253 @@
+"""The training loop: from rows to a gradient, top to bottom."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from llmclick.errors import Interrupted, RewardError, TrainingStopped
+from llmclick.modeling.llm.methods.advantages import group_advantages, silent_groups
+from llmclick.modeling.llm.sampling.base import Completion, Request, Sampler, SamplingInterrupted
+from llmclick.modeling.llm.training.batch import SampledBatch
+from llmclick.modeling.llm.training.optim import clip_gradient, gradient_norm, learning_rate
+from llmclick.modeling.llm.training.parity import check_parity
+from llmclick.modeling.llm.training.step import Objective, StepStatistics, accumulate_gradient
+from llmclick.pipeline.gate import PASS
+
+if TYPE_CHECKING:
+    from llmclick.config.schema import Config
+    from llmclick.data.prompts import Prompt
+    from llmclick.modeling.llm.training.journal import Journal
+    from llmclick.modeling.llm.training.policy import Policy
+    from llmclick.rewards.scoring import Score
+
+
+@dataclass
+class Scored:
+    """A sampled batch with its scores [rows], and what the steps that use it report of it."""
+
+    batch: SampledBatch
+    prompts: list[Prompt]
+    scores: list[Score]
+    metrics: dict[str, Any]
+    seconds: dict[str, float]
+
+
+@dataclass
+class Training:
+    """Everything that one training run works with. `steps` counts optimizer steps; `step` those that are done."""
+
+    config: Config
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    sampler: Sampler
+    objective: Objective
+    score: Callable[[Sequence[Prompt], Sequence[Sequence[Completion]]], list[Score]]
+    rows_of: Callable[[int], list[Prompt]]
+    steps: int
+    journal: Journal
+    evaluate: Callable[[int], dict[str, Any]] | None
+    should_stop: Callable[[], bool]
+    step: int = 0
+    silent_in_a_row: int = 0
+    moved: bool = False
+    scored: Scored | None = field(default=None, repr=False)
+
+
+def run_training(training: Training) -> str | None:
+    """Takes every optimizer step that is left. Returns a sentence when training ended early because nothing is left to learn.
+
+    Raises Interrupted (resumable), RewardError, or TrainingStopped with what to do.
+    """
+    config, policy, journal = training.config, training.policy, training.journal
+    if training.step == 0 and training.evaluate:
+        journal.evaluated(training.evaluate(0))
+    while training.step < training.steps:
+        began = time.perf_counter()
+        first = training.step % config.method.iterations == 0
+        if first:
+            training.scored = sample_and_score(training)
+        assert training.scored is not None
+        batch = training.scored.batch
+
+        train_began = time.perf_counter()
+        lr = learning_rate(training.step, training.steps, config.training.lr, config.training.schedule, config.training.warmup)
+        for group in training.optimizer.param_groups:
+            group["lr"] = lr
+        policy.zero_gradients()
+        denominators = batch.denominators(config.method.max_new_tokens)
+        statistics = accumulate_gradient(policy, batch, training.objective, denominators, first)
+        if training.step == 0:
+            check_parity(policy, batch, statistics)
+        norm = gradient_norm(policy.trainable.values())
+        if not bool(norm.isfinite()):
+            raise TrainingStopped(_not_finite(training))
+        clip_gradient(policy.trainable.values(), norm, config.training.max_grad_norm)
+        training.optimizer.step()
+        sync_began = time.perf_counter()
+        policy.refresh()
+        ended = time.perf_counter()
+
+        training.step += 1
+        seconds = (training.scored.seconds if first else {"sample": 0.0, "score": 0.0}) | {
+            "train": sync_began - train_began,
+            "sync": ended - sync_began,
+            "total": ended - began,
+        }
+        journal.stepped(training, step_metrics(training, statistics, float(norm), lr, seconds), first)
+        reason = out_of_signal(training) if first else None
+        if training.evaluate and training.step % config.training.eval_every == 0:
+            journal.evaluated(training.evaluate(training.step))
+        if reason is not None:
+            return reason
+        if training.step < training.steps:
+            if training.should_stop():
+                journal.save(training)
+                raise Interrupted(f"stopped after step {training.step} of {training.steps}; the same command continues")
+            if training.step % config.training.save_every == 0:
+                journal.save(training)
+    return None
+
+
+def sample_and_score(training: Training) -> Scored:
+    """The next sampling batch: prompts to completions to rewards to advantages."""
+    config = training.config
+    index = training.step // config.method.iterations
+    prompts = training.rows_of(index)
+    began = time.perf_counter()
+    requests = [Request(prompt.row.id, prompt.ids) for prompt in prompts]
+    try:
+        with training.journal.sampling(training) as on_tokens:
+            groups = training.sampler.sample(
+                requests,
+                config.method.group_size,
+                f"train/{index}",
+                on_tokens=on_tokens,
+                should_stop=training.should_stop,
+            )
+    except SamplingInterrupted:
+        training.journal.save(training)
+        raise Interrupted(
+            f"stopped while sampling for step {training.step + 1} of {training.steps}; the same command continues"
+        ) from None
+    sampled = time.perf_counter()
+    try:
+        scores = training.score(prompts, groups)
+    except RewardError:
+        training.journal.save(training)
+        raise
+    ended = time.perf_counter()
+
+    completions = [completion for group in groups for completion in group]
+    rewards_PG = np.array([score.total for score in scores], dtype=np.float64).reshape(len(prompts), -1)
+    batch = SampledBatch(
+        prompts=[prompt.ids for prompt in prompts],
+        completions=completions,
+        group_size=config.method.group_size,
+        advantages_B=group_advantages(rewards_PG, config.method.scale).reshape(-1),
+        silent_B=silent_groups(rewards_PG).repeat(config.method.group_size),
+        masked_B=np.array([config.method.truncated == "mask" and completion.truncated for completion in completions]),
+    )
+    seconds = {"sample": sampled - began, "score": ended - sampled}
+    return Scored(batch, prompts, scores, batch_metrics(batch, scores, rewards_PG), seconds)
+
+
+def batch_metrics(batch: SampledBatch, scores: Sequence[Score], rewards_PG: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """What the log says about a sampled batch; every mean is over all its completions."""
+    completions = batch.completions
+    passed_PG = rewards_PG >= PASS
+    silent_P = silent_groups(rewards_PG)
+    right_P = silent_P & passed_PG.all(axis=1)
+    failures: dict[str, int] = {}
+    for score in scores:
+        for kind, count in score.failures.items():
+            failures[kind] = failures.get(kind, 0) + count
+    named: dict[str, Any] = {}
+    for name in scores[0].by_name:
+        values = [value for score in scores if (value := score.by_name[name]) is not None]
+        named[f"reward/{name}"] = float(np.mean(values)) if values else None
+    lengths = [len(completion.ids) for completion in completions]
+    return {
+        "reward": float(rewards_PG.mean()),
+        **named,
+        "pass_rate": float(passed_PG.mean()),
+        "groups": {
+            "all_right": int(right_P.sum()),
+            "mixed": int((~silent_P).sum()),
+            "all_wrong": int((silent_P & ~right_P).sum()),
+        },
+        "length": float(np.mean(lengths)),
+        "truncated": float(np.mean([completion.truncated for completion in completions])),
+        "entropy": float(np.average([completion.entropy for completion in completions], weights=lengths)),
+        "reward_failures": failures,
+    }
+
+
+def step_metrics(
+    training: Training, statistics: StepStatistics, norm: float, lr: float, seconds: dict[str, float]
+) -> dict[str, Any]:
+    """One line of metrics.jsonl. What does not exist in this step is None."""
+    assert training.scored is not None
+    tokens = statistics.tokens
+    sampled = sum(len(completion.ids) for completion in training.scored.batch.completions)
+    return training.scored.metrics | {
+        "step": training.step,
+        "ratio": {"mean": statistics.ratio_sum / tokens, "max": statistics.ratio_max} if tokens else None,
+        "clip_fraction": statistics.clipped / tokens if tokens else None,
+        "kl": statistics.kl_sum / tokens if tokens and training.objective.beta > 0 else None,
+        "mismatch": statistics.mismatch_sum / tokens if tokens else None,
+        "grad_norm": norm,
+        "lr": lr,
+        "seconds": seconds,
+        "tokens_per_second": sampled / seconds["sample"] if seconds["sample"] else None,
+        "peak_memory": peak_memory(),
+    }
+
+
+def out_of_signal(training: Training) -> str | None:
+    """Counts sampled batches without any signal; after `training.patience` in a row training ends.
+
+    Returns why when the last ones were all right (nothing is left to learn), raises TrainingStopped otherwise.
+    """
+    assert training.scored is not None
+    groups = training.scored.metrics["groups"]
+    training.silent_in_a_row = 0 if groups["mixed"] else training.silent_in_a_row + 1
+    patience = training.config.training.patience
+    if not patience or training.silent_in_a_row < patience:
+        return None
+    if not groups["all_wrong"]:
+        return f"{patience} sampled batches in a row were all right: nothing is left to learn from these rows"
+    metrics = training.scored.metrics
+    what = "wrong" if metrics["pass_rate"] == 0 else "equal"
+    help_ = "easier rows, a larger method.group_size, or a reward that gives part of the credit for part of the answer"
+    if metrics["truncated"] > 0.5:
+        help_ = f"{metrics['truncated']:.0%} were cut by method.max_new_tokens: raise it first; then " + help_
+    raise TrainingStopped(
+        f"{patience} sampled batches in a row had no signal: within every group all completions were {what} "
+        f"(mean reward {metrics['reward']:.3g}), so there is nothing to reinforce. What helps: {help_}. "
+        "`llmclick check CONFIG --sample 16` forecasts it; training.patience: 0 never stops."
+    )
+
+
+def peak_memory() -> float:
+    """Largest memory of this process so far in GB, of the GPU where one is used."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated() / 1e9
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def _not_finite(training: Training) -> str:
+    assert training.scored is not None
+    rows = ", ".join(dict.fromkeys(prompt.row.where for prompt in training.scored.prompts))
+    return (
+        f"the gradient of step {training.step + 1} is not finite (rows {rows}). The weights before this step are kept; "
+        "lower training.lr, or set training.precision: fp32"
+    )

@@ -1,0 +1,48 @@
+"""The optimizer and its learning-rate schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+def learning_rate(step: int, steps: int, lr: float, schedule: Schedule, warmup: float) -> float:
+    """Learning rate of optimizer step `step` (from 0) of `steps`.
+
+    Rises linearly over the first `warmup` share of the steps, (step + 1) / warm steps, then stays (`constant`) or falls to 0
+    at the end: `linear`, 1 - x, or `cosine`, (1 + cos(pi x)) / 2, with x the share of the remaining steps already taken.
+    """
+    warm = math.ceil(warmup * steps)
+    if step < warm:
+        return lr * (step + 1) / warm
+    share = (step - warm) / max(steps - warm, 1)
+    if schedule == "linear":
+        return lr * (1 - share)
+    if schedule == "cosine":
+        return lr * (1 + math.cos(math.pi * share)) / 2
+    return lr
+
+
+def adamw(parameters: Iterable[Tensor], lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW with betas .9 / .999 and eps 1e-8, fused where torch has a fused kernel for the device."""
+    listed = list(parameters)
+    fused = all(p.device.type in ("cpu", "cuda", "mps") and p.is_floating_point() for p in listed)
+    return torch.optim.AdamW(listed, lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay, fused=fused)
+
+
+def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """The L2 norm of all gradients together, in float32 on their device; not finite when any gradient is not."""
+    norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
+    return torch.linalg.vector_norm(torch.stack([norm.float() for norm in norms]))
+
+
+def clip_gradient(parameters: Iterable[Tensor], norm: Tensor, most: float) -> None:
+    """Scales all gradients so that their norm is at most `most`."""
+    if float(norm) > most:
+        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], float(most / norm))

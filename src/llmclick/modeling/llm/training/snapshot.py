@@ -1,0 +1,116 @@
+"""Snapshots: all that a resumed run needs to go on bit for bit. safetensors and JSON, no pickle; whole or not there at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from llmclick.errors import InputError, Problem
+
+KEPT = 2
+"""How many snapshots stay: the newest, and the one before in case the newest turns out damaged."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State after `step` optimizer steps: named tensors, and JSON values beside them."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
+    """Writes `folder/step-<n>`: to a temporary name, fsynced, renamed. Older ones than the last two go."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"step-{snapshot.step:08d}"
+    partial = folder / f".partial-{target.name}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}, partial / "tensors.safetensors")
+    manifest = {"step": snapshot.step, "state": snapshot.state, "sha256": _digest(partial / "tensors.safetensors")}
+    (partial / "snapshot.json").write_text(json.dumps(manifest | {"self": _digest_json(manifest)}))
+    for path in (partial / "tensors.safetensors", partial / "snapshot.json", partial):
+        _fsync(path)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+    _fsync(folder)
+    for old in _all(folder)[:-KEPT]:
+        shutil.rmtree(old)
+
+
+def read_snapshot(folder: Path, notify: Any) -> Snapshot | None:
+    """The newest whole snapshot, None if there is none.
+
+    A damaged one is named through `notify` and the one before is used; raises InputError when all that are there are damaged.
+    """
+    found = _all(folder)
+    reasons = []
+    for path in reversed(found):
+        try:
+            snapshot = _read(path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reasons.append(f"{path.name}: {error}")
+            continue
+        for reason in reasons:
+            notify(f"a snapshot is damaged ({reason}); going on from step {snapshot.step} instead")
+        return snapshot
+    if reasons:
+        raise InputError(
+            Problem(
+                where=str(folder),
+                key="snapshots",
+                given="; ".join(reasons),
+                why="every snapshot of this run is damaged, so it cannot be continued",
+                write=f"delete the folder {folder} to train again from the start",
+            )
+        )
+    return None
+
+
+def remove_snapshots(folder: Path) -> None:
+    """Removes them all."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def snapshot_steps(folder: Path) -> list[int]:
+    """The steps after which snapshots were written, oldest first, by their names alone."""
+    return [int(path.name.removeprefix("step-")) for path in _all(folder)]
+
+
+def _all(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("step-*") if path.is_dir()) if folder.is_dir() else []
+
+
+def _read(path: Path) -> Snapshot:
+    manifest: Mapping[str, Any] = json.loads((path / "snapshot.json").read_text())
+    body = {key: value for key, value in manifest.items() if key != "self"}
+    if manifest["self"] != _digest_json(body) or manifest["sha256"] != _digest(path / "tensors.safetensors"):
+        raise ValueError("its checksum does not match")
+    return Snapshot(manifest["step"], load_file(path / "tensors.safetensors"), manifest["state"])
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_json(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

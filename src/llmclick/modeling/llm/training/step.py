@@ -1,0 +1,253 @@
+"""The gradient of one optimizer step: each prompt once, its cache shared by its completions, micro-batch by micro-batch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from llmclick.modeling.llm.methods.losses import (
+    Average,
+    Denominators,
+    RatioLevel,
+    importance_ratio,
+    kl_estimate,
+    kl_objective,
+    sampler_weight,
+    token_weights,
+)
+from llmclick.modeling.llm.sampling.local import pad_left, positions_of
+from llmclick.modeling.llm.training.batch import Chunk, SampledBatch, plan
+from llmclick.modeling.llm.training.logprobs import logprobs_with_gradient, token_logprobs
+
+if TYPE_CHECKING:
+    from llmclick.modeling.llm.methods.base import Method
+    from llmclick.modeling.llm.training.policy import Policy
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The settings that shape the gradient of a step; names and meanings are the config's."""
+
+    method: Method
+    temperature: float
+    average: Average = "token"
+    ratio: RatioLevel = "token"
+    beta: float = 0.0
+    correction: bool = False
+    batch_size: int = 8
+    micro_tokens: int = 8192
+    skip_silent: bool = True
+
+
+@dataclass
+class StepStatistics:
+    """Sums over the trained tokens of one optimizer step."""
+
+    tokens: int = 0
+    ratio_sum: float = 0.0
+    ratio_max: float = float("-inf")
+    clipped: int = 0
+    kl_sum: float = 0.0
+    mismatch_sum: float = 0.0
+    row_mismatch: dict[int, float] = field(default_factory=dict)
+
+    def add(self, ratio_N: Tensor, clipped_N: Tensor, mismatch_N: Tensor, kl_N: Tensor | None) -> None:
+        """Enters a micro-batch's trained tokens."""
+        self.tokens += ratio_N.numel()
+        self.ratio_sum += float(ratio_N.double().sum())
+        self.ratio_max = max(self.ratio_max, float(ratio_N.max()))
+        self.clipped += int(clipped_N.sum())
+        self.mismatch_sum += float(mismatch_N.double().sum())
+        if kl_N is not None:
+            self.kl_sum += float(kl_N.double().sum())
+
+
+def accumulate_gradient(
+    policy: Policy, batch: SampledBatch, objective: Objective, denominators: Denominators, first: bool
+) -> StepStatistics:
+    """Adds the gradient of one optimizer step on `batch` to the parameters' `.grad` and returns what was seen on the way.
+
+    `first` marks the first step on these samples: the policy's own log-probabilities become the old ones (every ratio is
+    exactly 1) and, with beta > 0, the reference's are computed; both stay in the batch for the steps that follow.
+    """
+    statistics = StepStatistics()
+    rows = batch.trained_rows(skip_silent=objective.skip_silent and objective.beta == 0)
+    chunks = plan(batch, rows, objective.batch_size, objective.micro_tokens)
+    if first and objective.beta > 0:
+        with policy.reference(), policy.autocast():
+            for chunk in chunks:
+                for micro in _forward(policy, batch, chunk, training=False):
+                    logprobs_N = token_logprobs(policy.model, micro.hidden_ND, micro.targets_N, objective.temperature)
+                    batch.reference.update(micro.by_row(logprobs_N))
+    with policy.autocast():
+        for chunk in chunks:
+            for micro in _forward(policy, batch, chunk, training=True):
+                _backward(policy, batch, micro, objective, denominators, first, statistics)
+    return statistics
+
+
+@dataclass
+class _Micro:
+    """A micro-batch's hidden states [N, D] and target ids [N] at its scored positions, row after row."""
+
+    rows: tuple[int, ...]
+    lengths: list[int]
+    hidden_ND: Tensor
+    targets_N: Tensor
+
+    def by_row(self, values_N: Tensor) -> dict[int, Tensor]:
+        """Splits [N] into one tensor per row."""
+        return dict(zip(self.rows, (part.detach().clone() for part in values_N.split(self.lengths)), strict=True))
+
+    def flat(self, by_row: dict[int, Tensor]) -> Tensor:
+        """Joins one tensor per row into [N]."""
+        return torch.cat([by_row[row] for row in self.rows]).to(self.targets_N.device)
+
+    def spread(self, per_row: Sequence[float]) -> Tensor:
+        """One number per row, repeated for its tokens [N]."""
+        lengths = torch.tensor(self.lengths, device=self.targets_N.device)
+        return torch.tensor(per_row, dtype=torch.float32, device=self.targets_N.device).repeat_interleave(lengths)
+
+    def padded(self, values_N: Tensor) -> tuple[Tensor, Tensor]:
+        """[N] as [B, T] with its mask [B, T] (float)."""
+        parts = values_N.split(self.lengths)
+        values_BT = torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
+        ones = [torch.ones(length, device=values_N.device) for length in self.lengths]
+        return values_BT, torch.nn.utils.rnn.pad_sequence(ones, batch_first=True)
+
+
+def _backward(
+    policy: Policy,
+    batch: SampledBatch,
+    micro: _Micro,
+    objective: Objective,
+    denominators: Denominators,
+    first: bool,
+    statistics: StepStatistics,
+) -> None:
+    """Loss and gradient of one micro-batch, up to the hidden states' own backward included."""
+    sampler_N = torch.tensor(
+        [logprob for row in micro.rows for logprob in batch.completions[row].logprobs], device=micro.targets_N.device
+    )
+    advantage_N = micro.spread([float(batch.advantages_B[row]) for row in micro.rows])
+    _, mask_BT = micro.padded(advantage_N)
+    weight_N = token_weights(mask_BT, objective.average, denominators)[mask_BT.bool()]
+    reference_N = micro.flat(batch.reference) if objective.beta > 0 else None
+    old_N = None if first else micro.flat(batch.old)
+
+    def loss_of(logprobs_N: Tensor, ratio_N: Tensor, old_N: Tensor, span: slice) -> Tensor:
+        correction_N = sampler_weight(old_N, sampler_N[span]) if objective.correction else None
+        gain_N = objective.method.objective(logprobs_N, ratio_N, advantage_N[span], correction_N)
+        if reference_N is not None:
+            gain_N = gain_N - objective.beta * kl_objective(logprobs_N, old_N, reference_N[span])
+        return -(weight_N[span] * gain_N).sum()
+
+    def slope(span: slice, logprobs_n: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf_n = logprobs_n.detach().requires_grad_()
+            old_n = leaf_n.detach() if old_N is None else old_N[span]
+            ratio_n = importance_ratio(leaf_n[:, None], old_n[:, None], torch.ones_like(old_n)[:, None], "token")[:, 0]
+            (gradient_n,) = torch.autograd.grad(loss_of(leaf_n, ratio_n, old_n, span), leaf_n)
+        return gradient_n
+
+    arguments = (policy.model, micro.hidden_ND, micro.targets_N, objective.temperature)
+    if objective.ratio == "sequence":
+        # A token's slope depends on its whole sequence: all log-probabilities first, then the gradient.
+        with torch.enable_grad():
+            leaf_N = token_logprobs(*arguments).requires_grad_()
+            old = leaf_N.detach() if old_N is None else old_N
+            leaf_BT, _ = micro.padded(leaf_N)
+            old_BT, _ = micro.padded(old)
+            ratio_N = importance_ratio(leaf_BT, old_BT, mask_BT, "sequence")[mask_BT.bool()]
+            (slope_N,) = torch.autograd.grad(loss_of(leaf_N, ratio_N, old, slice(None)), leaf_N)
+        logprobs_N, grad_ND = logprobs_with_gradient(*arguments, lambda span, _: slope_N[span])
+        ratio_N = ratio_N.detach()
+    else:
+        logprobs_N, grad_ND = logprobs_with_gradient(*arguments, slope)
+        old = logprobs_N if old_N is None else old_N
+        ratio_N = importance_ratio(logprobs_N[:, None], old[:, None], torch.ones_like(old)[:, None], "token")[:, 0]
+    if micro.hidden_ND.requires_grad:
+        micro.hidden_ND.backward(grad_ND)
+
+    if first:
+        batch.old.update(micro.by_row(logprobs_N))
+    mismatch_N = (old - sampler_N).abs()
+    kl_N = kl_estimate(logprobs_N, reference_N) if reference_N is not None else None
+    statistics.add(ratio_N, objective.method.clipped(ratio_N, advantage_N), mismatch_N, kl_N)
+    if first:
+        statistics.row_mismatch.update({row: float(part.mean()) for row, part in micro.by_row(mismatch_N).items()})
+
+
+def _forward(policy: Policy, batch: SampledBatch, chunk: Chunk, *, training: bool) -> Iterator[_Micro]:
+    """Forwards a chunk's prompts once and yields its micro-batches; after the last one, runs the prompts' backward.
+
+    Between prompt and completions the graph is cut: the completions' gradients gather in leaves that stand for the prompts'
+    cache and last hidden states, and flow on in one backward at the end. Exact, and only one micro-batch's graph lives at once.
+    """
+    model = policy.model
+    with torch.set_grad_enabled(training):
+        ids_PS, mask_PS = pad_left([batch.prompts[prompt] for prompt in chunk.prompts], model.pad_id, model.device)
+        cache = model.new_cache(*ids_PS.shape, 0, training=training)
+        last_PD = model.hidden(ids_PS, positions_of(mask_PS), mask_PS, cache)[:, -1]
+        joints: list[tuple[Tensor, Tensor]] = []
+        last_leaf_PD = _leaf(last_PD, joints)
+        cache = _branch(cache, lambda tensor: _leaf(tensor, joints))
+        place = {prompt: at for at, prompt in enumerate(chunk.prompts)}
+        for rows in chunk.micro_batches:
+            fan_out_B = torch.tensor([place[row // batch.group_size] for row in rows], device=model.device)
+            yield _continue(policy, batch, rows, fan_out_B, last_leaf_PD, mask_PS, _branch(cache, lambda tensor: tensor))
+        live = [(source, leaf.grad) for source, leaf in joints if leaf.grad is not None]
+        if training and live:
+            torch.autograd.backward([source for source, _ in live], [grad for _, grad in live])
+
+
+def _continue(
+    policy: Policy,
+    batch: SampledBatch,
+    rows: tuple[int, ...],
+    fan_out_B: Tensor,
+    last_PD: Tensor,
+    mask_PS: Tensor,
+    cache: Any,
+) -> _Micro:
+    """Hidden states of the rows' scored positions: the prompt's last one, then those of all tokens but the last."""
+    model = policy.model
+    ids = [batch.completions[row].ids for row in rows]
+    lengths = [len(row_ids) for row_ids in ids]
+    longest = max(lengths)
+    hidden_BTD = last_PD.index_select(0, fan_out_B)[:, None]
+    if longest > 1:
+        inputs_BT = torch.tensor([row[:-1] + [model.pad_id] * (longest - len(row)) for row in ids], device=model.device)
+        scored_BT = torch.tensor([[1] * (n - 1) + [0] * (longest - n) for n in lengths], device=model.device)
+        mask_BS = mask_PS.index_select(0, fan_out_B)
+        positions_BT = mask_BS.sum(dim=1, keepdim=True) + torch.arange(longest - 1, device=model.device)
+        model.select(cache, fan_out_B)
+        rest_BTD = model.hidden(inputs_BT, positions_BT, torch.cat([mask_BS, scored_BT], dim=1), cache)
+        hidden_BTD = torch.cat([hidden_BTD, rest_BTD.to(hidden_BTD.dtype)], dim=1)
+    within_BT = torch.arange(longest, device=model.device) < torch.tensor(lengths, device=model.device)[:, None]
+    targets_N = torch.tensor([token for row in ids for token in row], device=model.device)
+    return _Micro(rows, lengths, hidden_BTD[within_BT], targets_N)
+
+
+def _leaf(tensor: Tensor, joints: list[tuple[Tensor, Tensor]]) -> Tensor:
+    if not tensor.requires_grad:
+        return tensor
+    leaf = tensor.detach().requires_grad_()
+    joints.append((tensor, leaf))
+    return leaf
+
+
+def _branch(cache: Any, replace: Any) -> Any:
+    """A cache of its own on the same states, each state tensor passed through `replace`."""
+    branch = copy.copy(cache)
+    branch.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in branch.layers:
+        for name, value in vars(layer).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                setattr(layer, name, replace(value))
+    return branch

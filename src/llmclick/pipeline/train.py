@@ -1,0 +1,281 @@
+"""The train stage: from the untrained model to `train/checkpoint`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from llmclick.errors import TrainingStopped
+
+if TYPE_CHECKING:
+    from llmclick.config.schema import Config
+    from llmclick.data.prompts import Prompt
+    from llmclick.modeling.llm.models.base import LanguageModel
+    from llmclick.modeling.llm.sampling.base import Completion
+    from llmclick.modeling.llm.training.loop import Training
+    from llmclick.pipeline.stage import Job
+    from llmclick.rewards.scoring import Score, Scorer
+
+
+def train(job: Job) -> dict[str, Any]:
+    """Trains and writes `train/checkpoint` (and `train/adapter`). Returns what the stage's manifest records.
+
+    Raises Interrupted (a snapshot was written), TrainingStopped, RewardError.
+    """
+    from llmclick.modeling.llm.process import prepare_process
+    from llmclick.modeling.llm.training.loop import run_training
+
+    began = time.perf_counter()
+    config = job.config
+    prepare_process()
+    with contextlib.ExitStack() as stack:
+        should_stop = stack.enter_context(stop_signals(job.console.notice))
+        scorer = stack.enter_context(make_scorer(config, job))
+        training = build_training(job, scorer, should_stop)
+        resumed = training.journal.resume(training)
+        announce(job, training, resumed)
+        ended_early = None
+        if training.step < training.steps:
+            try:
+                ended_early = run_training(training)
+            except TrainingStopped:
+                if training.step:
+                    write_checkpoint(job, training)
+                raise
+        if ended_early:
+            job.console.notice(ended_early)
+        write_checkpoint(job, training)
+        training.journal.clear_snapshots()
+    return {
+        "steps": training.step,
+        "planned_steps": training.steps,
+        "ended_early": ended_early,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def build_training(job: Job, scorer: Scorer, should_stop: Callable[[], bool]) -> Training:
+    """Loads the model and puts together what the loop works with."""
+    from llmclick.data.order import Stream, total_steps
+    from llmclick.modeling.llm.models.adapters import attach
+    from llmclick.modeling.llm.models.base import load_language_model, load_tokenizer
+    from llmclick.modeling.llm.sampling.local import LocalSampler
+    from llmclick.modeling.llm.training.journal import Journal
+    from llmclick.modeling.llm.training.loop import Training
+    from llmclick.modeling.llm.training.optim import adamw
+    from llmclick.modeling.llm.training.policy import Policy
+    from llmclick.modeling.llm.training.step import Objective
+    from llmclick.pipeline.data import read_dataset
+    from llmclick.pipeline.recipes import RECIPES
+
+    config = job.config
+    method, settings = config.method, config.training
+    dataset = read_dataset(job.dataset_folder)
+    tokenizer = load_tokenizer(job.source)
+    model = load_language_model(
+        job.source, architecture=config.model.architecture, device=job.compute.device, tokenizer=tokenizer
+    )
+    adapter = attach(model, settings.adapter, config.pipeline.seed) if settings.adapter else None
+    policy = Policy(model, job.compute.precision, adapter)
+    stream = Stream(
+        [prompt.row.id for prompt in dataset.train],
+        epochs=settings.epochs,
+        per_batch=settings.batch_size * settings.accumulation,
+        seed=config.pipeline.seed,
+    )
+
+    def rows_of(index: int) -> list[Prompt]:
+        # The draw's key stands for the row where one batch holds it twice: two groups, other random numbers.
+        return [
+            dataclasses.replace(prompt, row=dataclasses.replace(prompt.row, id=draw.key))
+            for draw in stream.batch(index)
+            for prompt in [dataset.train[draw.index]]
+        ]
+
+    sampler = LocalSampler(
+        policy.sampler_model,
+        seed=config.pipeline.seed,
+        temperature=method.temperature,
+        max_new_tokens=method.max_new_tokens,
+        rows=method.sample_rows,
+        autocast=policy.autocast,
+    )
+    text_of = text_decoder(tokenizer, model)
+    objective = Objective(
+        method=RECIPES.get(config.pipeline.recipe).value.method(method),
+        temperature=method.temperature,
+        average=method.average,
+        ratio=method.ratio,
+        beta=method.beta,
+        correction=method.correction == "on" or (method.correction == "auto" and job.compute.precision == "bf16"),
+        batch_size=settings.batch_size,
+        micro_tokens=settings.micro_tokens,
+    )
+
+    def score(prompts: Sequence[Prompt], groups: Sequence[Sequence[Completion]]) -> list[Score]:
+        return score_groups(scorer, prompts, groups, text_of)
+
+    def evaluate(step: int) -> dict[str, Any]:
+        return evaluate_policy(config, policy, dataset.validation[: settings.eval_rows], scorer, text_of, step, job)
+
+    return Training(
+        config=config,
+        policy=policy,
+        optimizer=adamw(policy.trainable.values(), settings.lr, settings.weight_decay),
+        sampler=sampler,
+        objective=objective,
+        score=score,
+        rows_of=rows_of,
+        steps=total_steps(
+            len(dataset.train),
+            epochs=settings.epochs,
+            batch_size=settings.batch_size,
+            accumulation=settings.accumulation,
+            iterations=method.iterations,
+            max_steps=settings.max_steps,
+        ),
+        journal=Journal(
+            job.experiment,
+            job.console,
+            keep=config.report.keep,
+            tokens=config.report.tokens,
+            text_of=text_of,
+            listeners=[],
+        ),
+        evaluate=evaluate if settings.eval_every else None,
+        should_stop=should_stop,
+    )
+
+
+def make_scorer(config: Config, job: Job) -> Scorer:
+    """The config's rewards, ready to score."""
+    from llmclick.rewards.scoring import Scorer
+
+    return Scorer(
+        config.method.reward,
+        config.pipeline.imports,
+        answer_after=config.method.answer_after,
+        truncated=config.method.truncated,
+        log=job.experiment / "run.log",
+        notify=job.console.notice,
+    )
+
+
+def text_decoder(tokenizer: Any, model: LanguageModel) -> Callable[[list[int]], str]:
+    """Token ids to the text that rewards and people see: without the stop token, other special tokens left in."""
+    stop_ids = frozenset(model.stop_ids)
+
+    def text_of(ids: list[int]) -> str:
+        end = len(ids) - 1 if ids and ids[-1] in stop_ids else len(ids)
+        text: str = tokenizer.decode(ids[:end], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+    return text_of
+
+
+def score_groups(
+    scorer: Scorer,
+    prompts: Sequence[Prompt],
+    groups: Sequence[Sequence[Completion]],
+    text_of: Callable[[list[int]], str],
+) -> list[Score]:
+    """Scores of all completions, group after group."""
+    from llmclick.rewards.scoring import ToScore
+
+    return scorer.score(
+        [
+            ToScore(text_of(completion.ids), prompt.row.data, prompt.row.where, completion.truncated)
+            for prompt, group in zip(prompts, groups, strict=True)
+            for completion in group
+        ]
+    )
+
+
+def evaluate_policy(
+    config: Config,
+    policy: Any,
+    prompts: Sequence[Prompt],
+    scorer: Scorer,
+    text_of: Callable[[list[int]], str],
+    step: int,
+    job: Job,
+) -> dict[str, Any]:
+    """The held-out greedy reward of the weights as they are in memory, after `step` optimizer steps."""
+    from llmclick.pipeline.gate import PASS
+    from llmclick.pipeline.validate import greedy_completions
+
+    completions = greedy_completions(
+        policy.sampler_model, prompts, config, job.console, f"held-out rows after step {step}", autocast=policy.autocast
+    )
+    scores = score_groups(scorer, prompts, [[completion] for completion in completions], text_of)
+    totals = [score.total for score in scores]
+    return {
+        "step": step,
+        "reward": sum(totals) / len(totals),
+        "pass_rate": sum(total >= PASS for total in totals) / len(totals),
+        "n": len(totals),
+    }
+
+
+def write_checkpoint(job: Job, training: Training) -> None:
+    """Writes the weights as a checkpoint folder of the source's own shape; an adapter is merged, and kept beside it."""
+    from llmclick.modeling.llm.models.adapters import merged_state_dict, save_adapter
+    from llmclick.modeling.llm.models.overlay import save_overlay
+    from llmclick.modeling.llm.training.journal import survive_full_disk
+
+    policy = training.policy
+    with survive_full_disk(training.step):
+        tensors = merged_state_dict(policy.model) if policy.adapter else policy.model.state_dict()
+        save_overlay(job.source, tensors, job.experiment / "train" / "checkpoint", policy.model)
+        if policy.adapter:
+            save_adapter(policy.model, job.experiment / "train" / "adapter")
+
+
+def announce(job: Job, training: Training, resumed: bool) -> None:
+    """What the start of training says: what trains, how often, on what, and what the sampler ignores."""
+    config, policy = job.config, training.policy
+    say = job.console.line
+    trained = sum(parameter.numel() for parameter in policy.trainable.values())
+    total = sum(parameter.numel() for parameter in policy.model.module.parameters())
+    what = f"{trained:,} of {total:,} parameters train" if trained < total else f"all {total:,} parameters train"
+    say(f"  {what}, on {job.compute.device} in {job.compute.precision}")
+    per_step = config.training.batch_size * config.training.accumulation
+    say(
+        f"  {training.steps} optimizer steps; each batch samples {per_step} prompts x {config.method.group_size} = "
+        f"{per_step * config.method.group_size} completions"
+    )
+    say(f"  sampling at temperature {config.method.temperature:g}, top_k, top_p and penalties off")
+    say(f"  a completion ends at one of the ids {', '.join(map(str, policy.model.stop_ids))}")
+    for sentence in training.objective.method.announce():
+        say(f"  {sentence}")
+    if resumed:
+        say(f"  resumed after step {training.step}")
+
+
+@contextlib.contextmanager
+def stop_signals(notify: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
+    """SIGINT and SIGTERM ask the run to end at the next step boundary; a second one leaves at once. Yields `asked?`."""
+    asked = False
+
+    def on_signal(number: int, _: Any) -> None:
+        nonlocal asked
+        if asked:
+            # Every file appears whole or not at all, so leaving here is as safe as a kill.
+            os._exit(130)
+        asked = True
+        notify(f"{signal.Signals(number).name}: stopping at the next step boundary (once more: at once)")
+
+    try:
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: llmclick.run called from a program of its own
+        before = {}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

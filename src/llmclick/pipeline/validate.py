@@ -1,0 +1,203 @@
+"""The validate stage: base and trained model on the same held-out rows, and the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmclick.pipeline.gate import Verdict, judge
+from llmclick.pipeline.train import make_scorer, score_groups, stop_signals, text_decoder
+from llmclick.tracking.files import json_line, parse_lines, write_atomic
+
+if TYPE_CHECKING:
+    from llmclick.config.schema import Config
+    from llmclick.data.prompts import Prompt
+    from llmclick.modeling.llm.models.base import LanguageModel
+    from llmclick.modeling.llm.models.source import Source
+    from llmclick.modeling.llm.sampling.base import Completion
+    from llmclick.pipeline.stage import Job
+    from llmclick.rewards.scoring import Scorer
+    from llmclick.tracking.console import Console
+
+ROWS = 16
+"""Held-out rows decoded together: fixed, so that the gate's numbers do not depend on a batch size in the config."""
+
+
+def validate(job: Job) -> dict[str, Any]:
+    """Measures (what was measured before is read again), judges, and links `validate/checkpoint` on a pass.
+
+    Returns the metrics, the verdict and the checkpoint's path for the stage's manifest.
+    """
+    from llmclick.pipeline.data import read_dataset
+
+    config = job.config
+    folder = job.experiment / "validate"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "checkpoint").unlink(missing_ok=True)
+    prompts = read_dataset(job.dataset_folder).validation
+    if config.validation.rows is not None:
+        prompts = prompts[: config.validation.rows]
+    with contextlib.ExitStack() as stack:
+        should_stop = stack.enter_context(stop_signals(job.console.notice))
+        scorer = stack.enter_context(make_scorer(config, job))
+        base_file = job.shared / f"base-{_key(base_inputs(job, prompts))[:12]}" / "answers.jsonl"
+        base = _measured(base_file, lambda: answers(job, job.source, prompts, scorer, "base model", should_stop))
+        trained_file = folder / f"trained-{_key(trained_inputs(job, prompts))[:12]}.jsonl"
+        for old in set(folder.glob("trained-*.jsonl")) - {trained_file}:
+            old.unlink()
+        checkpoint = checkpoint_source(job)
+        trained = _measured(trained_file, lambda: answers(job, checkpoint, prompts, scorer, "trained model", should_stop))
+    names = [spec.name for spec in config.method.reward]
+    verdict = judge(base, trained, config.validation, names, config.pipeline.seed)
+    _write_rows(folder / "rows.jsonl", prompts, base, trained)
+    write_atomic(folder / "verdict.json", json.dumps(verdict.as_json(), indent=1).encode() + b"\n")
+    link = link_checkpoint(folder) if verdict.passed else None
+    return {**verdict.as_json(), "checkpoint": str(link) if link else None}
+
+
+def greedy_completions(
+    model: LanguageModel,
+    prompts: Sequence[Prompt],
+    config: Config,
+    console: Console,
+    label: str,
+    *,
+    autocast: Callable[[], Any] = contextlib.nullcontext,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[Completion]:
+    """The greedy completion of each prompt, in fixed batches."""
+    from llmclick.modeling.llm.sampling.base import Request
+    from llmclick.modeling.llm.sampling.local import LocalSampler
+
+    sampler = LocalSampler(
+        model,
+        seed=config.pipeline.seed,
+        temperature=None,
+        max_new_tokens=config.method.max_new_tokens,
+        rows=ROWS,
+        autocast=autocast,
+    )
+    done: list[Completion] = []
+    with console.progress(label, len(prompts)) as bar:
+        for start in range(0, len(prompts), ROWS):
+            part = prompts[start : start + ROWS]
+            requests = [Request(prompt.row.id, prompt.ids) for prompt in part]
+            done += [group[0] for group in sampler.sample(requests, 1, "greedy", should_stop=should_stop)]
+            bar.advance(len(part))
+    return done
+
+
+def answers(
+    job: Job,
+    source: Source,
+    prompts: Sequence[Prompt],
+    scorer: Scorer,
+    label: str,
+    should_stop: Callable[[], bool],
+) -> list[dict[str, Any]]:
+    """One record per held-out row: what the model in `source`, loaded as a user would load it, answers greedily."""
+    from llmclick.errors import Interrupted
+    from llmclick.modeling.llm.models.base import load_language_model, load_tokenizer
+    from llmclick.modeling.llm.process import prepare_process
+    from llmclick.modeling.llm.sampling.base import SamplingInterrupted
+
+    prepare_process()
+    tokenizer = load_tokenizer(job.source)
+    model = load_language_model(source, device=job.compute.device, dtype="auto", tokenizer=tokenizer)
+    text_of = text_decoder(tokenizer, model)
+    try:
+        completions = greedy_completions(
+            model, prompts, job.config, job.console, f"held-out rows, {label}", should_stop=should_stop
+        )
+    except SamplingInterrupted:
+        raise Interrupted(f"stopped while the {label} answered the held-out rows; the same command continues") from None
+    scores = score_groups(scorer, prompts, [[completion] for completion in completions], text_of)
+    return [
+        {
+            "id": prompt.row.id,
+            "text": text_of(completion.ids),
+            "ids": completion.ids,
+            "tokens": len(completion.ids),
+            "stop": completion.stop,
+            "rewards": score.by_name,
+            "reward": score.total,
+        }
+        for prompt, completion, score in zip(prompts, completions, scores, strict=True)
+    ]
+
+
+def checkpoint_source(job: Job) -> Source:
+    """`train/checkpoint` as a model source."""
+    from llmclick.modeling.llm.models.source import Source
+
+    folder = (job.experiment / "train" / "checkpoint").absolute()
+    return Source("folder", str(folder), folder)
+
+
+def base_inputs(job: Job, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Everything that the base model's held-out answers depend on."""
+    from llmclick.pipeline.fingerprint import library_versions, method_code_hash, reward_inputs
+
+    method = job.config.method
+    return {
+        "rows": [[prompt.row.id, list(prompt.ids)] for prompt in prompts],
+        "reward": reward_inputs(job.config),
+        "model": job.source.weights_hash(),
+        "tokenizer": job.source.tokenizer_hash(),
+        "device": job.compute.device,
+        "budget": method.max_new_tokens,
+        "answer_after": method.answer_after,
+        "truncated": method.truncated,
+        "code": method_code_hash(),
+        "versions": library_versions(),
+    }
+
+
+def trained_inputs(job: Job, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Everything that the trained model's held-out answers depend on."""
+    return base_inputs(job, prompts) | {"model": job.fingerprint_of("train")}
+
+
+def link_checkpoint(folder: Path) -> Path:
+    """`validate/checkpoint`, a relative link to `train/checkpoint`; a copy where links are impossible."""
+    link = folder / "checkpoint"
+    try:
+        os.symlink(Path("..") / "train" / "checkpoint", link, target_is_directory=True)
+    except OSError:
+        import shutil
+
+        shutil.copytree(folder.parent / "train" / "checkpoint", link)
+    return link
+
+
+def _measured(path: Path, measure: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The records in `path`, measured and written whole if they are not there."""
+    if not path.exists():
+        write_atomic(path, b"".join(json_line(record) for record in measure()))
+    return [record for _, record in parse_lines(path.read_bytes(), path)]
+
+
+def _write_rows(
+    path: Path, prompts: Sequence[Prompt], base: Sequence[dict[str, Any]], trained: Sequence[dict[str, Any]]
+) -> None:
+    """Base and trained side by side, one line per held-out row, in the order of the rows."""
+    lines = []
+    for prompt, before, after in zip(prompts, base, trained, strict=True):
+        pair = {
+            side: {key: answer[key] for key in ("text", "tokens", "stop", "rewards", "reward")}
+            for side, answer in (("base", before), ("trained", after))
+        }
+        lines.append(json_line({"id": prompt.row.id, "where": prompt.row.where, "prompt": prompt.text, **pair}))
+    write_atomic(path, b"".join(lines))
+
+
+def _key(inputs: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+__all__ = ["ROWS", "Verdict", "answers", "greedy_completions", "validate"]
