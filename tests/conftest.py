@@ -1,7 +1,6 @@
 """Every test runs offline and leaves the user's own cache alone."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,8 +34,7 @@ def any_folder(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Hashes and converted models go to a folder of this test session, unless LLMCLICK_CACHE names one already."""
     if "LLMCLICK_CACHE" not in os.environ:
         os.environ["LLMCLICK_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    yield

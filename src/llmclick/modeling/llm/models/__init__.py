@@ -1,0 +1,1 @@
+"""Model families: where a model comes from, how it runs, how it is saved."""

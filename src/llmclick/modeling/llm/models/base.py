@@ -5,9 +5,12 @@ Shapes: B sequences, T new positions, S positions with those already cached, V v
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import json
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +26,7 @@ __all__ = ["LanguageModel", "Source", "load_language_model", "load_tokenizer", "
 _MEDIA_KEYS = re.compile(
     r"(image|video|audio|vision|boi|eoi|boa|eoa).*token_(id|index)$|^(image|video|audio|vision)_token_(id|index)$"
 )
-_MEDIA_TOKENS = re.compile(
-    r"<\|?(vision_(start|end|pad)|(image|video|audio)_(start|end|pad|bos|eos)|box_(start|end)|quad_(start|end)|object_ref_(start|end))\|?>"
-)
+_MEDIA_TOKENS = re.compile(r"<\|?((vision|image|video|audio|tts)_(start|end|pad|bos|eos|soft_token)|tts_text_\w+)\|?>")
 
 
 class LanguageModel:
@@ -37,16 +38,23 @@ class LanguageModel:
 
     family = "transformer"
 
-    def __init__(self, module: nn.Module, source: Source, device: torch.device, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.module: Any = module
+    def __init__(self, module: Any, source: Source, device: torch.device, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.module = module
         self.source = source
         self.device = device
-        self.adapter: Any = None  # the peft model around `module`, once adapters.attach has been called
+        self.adapter: Any = None  # adapters.Adapter, once one is attached
+        self.compute_dtype = next(self.module.parameters()).dtype  # of matrix products; a trainer under autocast lowers it
         silence_dropout(self.module)
         head = self.module.get_output_embeddings()
         self.vocab_size = int(head.weight.shape[0])
         self.stop_ids, self.pad_id = special_ids(source, tokenizer, self.vocab_size)
         self.suppressed_ids = suppressed_ids(source, tokenizer, self.vocab_size)
+
+    def with_module(self, module: nn.Module) -> Self:
+        """The same model around another module of the same shape, such as a copy in another precision."""
+        other = copy.copy(self)
+        other.module = module
+        return other
 
     # ---- forward
 
@@ -110,6 +118,11 @@ class LanguageModel:
         return None if cap is None else float(cap)
 
     @property
+    def plain_head(self) -> bool:
+        """Whether the logits are `hidden @ head_weight.T + head_bias` and nothing more."""
+        return self.softcap is None and self.logit_scale == 1.0
+
+    @property
     def tied(self) -> bool:
         """Whether head and embedding are one tensor."""
         return self.head_weight is self.module.get_input_embeddings().weight
@@ -142,7 +155,7 @@ class LanguageModel:
         return plain
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copies tensors over the model's own, in place. Raises KeyError for a name that the model lacks, ValueError for a shape."""
+        """Copies tensors over the model's own, in place. Raises KeyError for an unknown name, ValueError for another shape."""
         own = self.state_dict()
         if unknown := sorted(set(tensors) - set(own)):
             raise KeyError(f"the model has no tensor {unknown[0]!r}")
@@ -174,7 +187,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
         raise InputError(
             _cannot(source, "its tokenizer cannot be loaded", error, "a folder with the model's own tokenizer files")
         ) from error
-    return tokenizer  # type: ignore[no-any-return]
+    return tokenizer
 
 
 def load_language_model(
@@ -182,10 +195,10 @@ def load_language_model(
     *,
     architecture: str = "auto",
     device: torch.device | str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | Literal["auto"] = torch.float32,
     tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> LanguageModel:
-    """Loads the text model of `source` with every weight in `dtype`.
+    """Loads the text model of `source` with every weight in `dtype`; "auto" is the one the checkpoint names.
 
     Raises InputError if the checkpoint is no causal text model, lacks tensors, or contradicts `architecture`.
     """
@@ -200,25 +213,35 @@ def load_language_model(
             )
         )
     tokenizer = tokenizer or load_tokenizer(source)
-    if source.family == "hybrid":
-        from llmclick.modeling.llm.models.hybrid import HybridModel, load_hybrid
+    # Quiet: the first forward of a hybrid on a CPU warns about kernels that exist for CUDA only.
+    with _quiet_transformers():
+        if source.family == "hybrid":
+            from llmclick.modeling.llm.models.hybrid import HybridModel, load_hybrid
 
-        model: LanguageModel = HybridModel(load_hybrid(source, dtype).to(device), source, torch.device(device), tokenizer)
-    else:
-        from llmclick.modeling.llm.models.transformer import load_transformer
+            model: LanguageModel = HybridModel(load_hybrid(source, dtype).to(device), source, torch.device(device), tokenizer)
+        else:
+            from llmclick.modeling.llm.models.transformer import load_transformer
 
-        model = LanguageModel(load_transformer(source, dtype).to(device), source, torch.device(device), tokenizer)
-    _check_head(model)
+            model = LanguageModel(load_transformer(source, dtype).to(device), source, torch.device(device), tokenizer)
+        _check_head(model)
     return model
 
 
-def load_checked(source: Source, load: Any, **options: Any) -> Any:
-    """`load(folder, ...)` in the one way llmclick loads weights; a tensor that the checkpoint lacks is an error, not random."""
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     level = logging.get_verbosity()
     logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
+def load_checked(source: Source, load: Any, **options: Any) -> Any:
+    """`load(folder, ...)` in the one way llmclick loads weights; a tensor that the checkpoint lacks is an error, not random."""
     try:
         module, report = load(
             str(source.folder),
@@ -234,8 +257,6 @@ def load_checked(source: Source, load: Any, **options: Any) -> Any:
         raise InputError(
             _cannot(source, "transformers cannot load it as a causal language model", error, "a causal text model")
         ) from error
-    finally:
-        logging.set_verbosity(level)
     lacking = sorted(report["missing_keys"])
     if lacking:
         raise InputError(
@@ -286,11 +307,11 @@ def special_ids(source: Source, tokenizer: PreTrainedTokenizerBase, vocab_size: 
 
 
 def suppressed_ids(source: Source, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[int, ...]:
-    """Rows of the head that no token belongs to, and the tokens that stand for images, video and sound in a multimodal checkpoint."""
+    """Rows of the head that no token belongs to, and in a multimodal checkpoint the tokens of images, video and sound."""
     vocabulary = tokenizer.get_vocab()
     suppressed = set(range(vocab_size)) - set(vocabulary.values())
     config = source.config()
-    if any(key.endswith("vision_config") or key.endswith("audio_config") for key in config):
+    if any(key.endswith(("vision_config", "audio_config")) for key in config):
         suppressed |= {number for key, value in config.items() if _MEDIA_KEYS.search(key) for number in _numbers(value)}
         suppressed |= {number for token, number in vocabulary.items() if _MEDIA_TOKENS.fullmatch(token)}
     return tuple(sorted(number for number in suppressed if 0 <= number < vocab_size))
@@ -301,8 +322,6 @@ def _configs(source: Source) -> list[dict[str, Any]]:
     found = [config, *(config[key] for key in ("text_config",) if isinstance(config.get(key), dict))]
     file = source.folder / "generation_config.json"
     if file.exists():
-        import json
-
         found.insert(0, json.loads(file.read_text("utf-8")))
     return found
 

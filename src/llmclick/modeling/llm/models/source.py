@@ -66,7 +66,7 @@ class Source:
         return _digest([part for path in weight_files(self.folder) for part in (path.name, file_hash(path))])
 
     def tokenizer_hash(self) -> str:
-        """SHA-256 over what turns messages into ids and says when a completion ends: tokenizer, chat template, config, generation config."""
+        """SHA-256 over what turns messages into ids and says when they end: tokenizer, template, config, generation config."""
         if self.gguf is not None:
             return _digest(["gguf tokenizer", CONVERTER, file_hash(self.gguf)])
         names = sorted(path.name for path in self.folder.iterdir() if path.suffix in (".json", ".jinja", ".model", ".txt"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -11,7 +11,7 @@ from llmclick.modeling.llm.models.base import load_checked
 from llmclick.modeling.llm.models.source import Source
 
 
-def load_transformer(source: Source, dtype: torch.dtype) -> Any:
+def load_transformer(source: Source, dtype: torch.dtype | Literal["auto"]) -> Any:
     """The causal language model in a folder, every weight in `dtype`. Raises InputError for anything else."""
     from transformers import AutoModelForCausalLM
 

@@ -1,0 +1,151 @@
+"""A trained checkpoint is its source's folder with the text tensors replaced: same keys, same dtypes, same other files.
+
+Saving the text class itself would lose what it never loaded (vision tower, multi-token prediction) and change the config.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmclick.modeling.llm.models.source import Source, weight_files
+
+_NOT_COPIED = (
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".pkl",
+    ".gguf",
+    ".onnx",
+    ".h5",
+    ".msgpack",
+    ".ot",
+    ".tflite",
+    ".lock",
+)
+_STATE_FILES = ("trainer_state.json", "optimizer.json", "scheduler.json", "pytorch_model.bin.index.json")
+
+
+def save_overlay(source: Source, tensors: Mapping[str, Tensor], folder: Path, model: Any) -> None:
+    """Writes `folder`: the files of `source` with `tensors` (named as in the text model's state_dict) in place of its own.
+
+    Each tensor is cast to the dtype it has in the source; shards keep their names and members; the folder appears whole,
+    replacing an older one. `model` is the LanguageModel or its module. The same tensors give the same bytes.
+    Raises ValueError for a tensor that has no place in the source, or a text tensor of the model that was not given.
+    """
+    module = getattr(model, "module", model)
+    replaced = _source_names(source, tensors, module)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _copy_files(source.folder, fresh)
+        for file in weight_files(source.folder):
+            _write_shard(file, replaced, fresh / file.name)
+        fresh.chmod(0o777 & ~_umask())
+        for path in fresh.rglob("*"):
+            if path.is_file():
+                path.chmod(0o666 & ~_umask())
+                _sync(path)
+        old = None
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.exists():
+            old = folder.with_name(f".{folder.name}-old-{os.getpid()}")
+            folder.rename(old)
+        fresh.rename(folder)
+        _sync(folder.parent)
+        if old is not None:
+            shutil.rmtree(old)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _source_names(source: Source, tensors: Mapping[str, Tensor], module: Any) -> dict[str, Tensor]:
+    """The tensors under the names that the source's files give them."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    own = {name.replace(".base_layer.", ".") for name in module.state_dict() if ".lora_" not in name}
+    if lacking := sorted(own - set(tensors)):
+        raise ValueError(f"{lacking[0]} is a tensor of the model and was not given to be saved")
+    named = revert_weight_conversion(module, dict(tensors))
+    shapes = _shapes(source)
+    tied = _tied_names(module)
+    placed: dict[str, Tensor] = {}
+    for name, tensor in named.items():
+        if name not in shapes:
+            if name in tied:
+                continue  # the embedding, which the source holds once
+            raise ValueError(f"{name} has no place in {source.folder}")
+        if shapes[name] != list(tensor.shape):
+            raise ValueError(f"{name} has the shape {list(tensor.shape)}, in {source.folder} it is {shapes[name]}")
+        placed[name] = tensor
+    return placed
+
+
+def _tied_names(module: Any) -> set[str]:
+    """Names of heads that are the embedding itself."""
+    head, embedding = module.get_output_embeddings(), module.get_input_embeddings()
+    if head is None or head.weight is not embedding.weight:
+        return set()
+    return {name for name, _ in module.named_parameters(remove_duplicate=False) if name.endswith("lm_head.weight")}
+
+
+def _shapes(source: Source) -> dict[str, list[int]]:
+    from safetensors import safe_open
+
+    shapes: dict[str, list[int]] = {}
+    for file in weight_files(source.folder):
+        with safe_open(file, framework="pt") as reader:
+            shapes |= {name: list(reader.get_slice(name).get_shape()) for name in reader.keys()}  # noqa: SIM118 (no mapping)
+    return shapes
+
+
+def _write_shard(file: Path, replaced: Mapping[str, Tensor], target: Path) -> None:
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    shard: dict[str, Tensor] = {}
+    with safe_open(file, framework="pt") as reader:
+        for name in sorted(reader.keys()):
+            tensor = reader.get_tensor(name)
+            if name in replaced:
+                # A copy of its own: safetensors refuses tensors that share memory, as tied ones do.
+                tensor = torch.empty_like(tensor, memory_format=torch.contiguous_format).copy_(replaced[name].detach())
+            shard[name] = tensor
+    save_file(shard, target, metadata={"format": "pt"})
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    """Config, tokenizer, templates, processor, licence: all but weights, other formats of them, and training state."""
+    for path in sorted(source.iterdir()):
+        if path.name.startswith(".") or path.suffix in _NOT_COPIED or path.name in _STATE_FILES:
+            continue
+        if path.is_file():
+            shutil.copyfile(path, target / path.name)
+        elif path.name == "additional_chat_templates":
+            shutil.copytree(path, target / path.name)
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
+
+
+def _sync(path: Path) -> None:
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
