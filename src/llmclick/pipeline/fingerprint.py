@@ -23,8 +23,8 @@ from llmclick.errors import InputError, Problem
 PACKAGES = ("torch", "transformers", "peft")
 _ROOT = Path(llmclick.__file__).parent
 _DATA_CODE = ("data/prompts.py", "data/order.py", "pipeline/data.py")
-_TRAIN_CODE = ("modeling/llm", "pipeline/train.py")
-_VALIDATE_CODE = ("pipeline/validate.py",)
+_METHOD_CODE = "modeling/llm"
+_VALIDATE_CODE = ("pipeline/validate.py", "pipeline/gate.py", "pipeline/bootstrap.py")
 _NOT_IDENTITY = ("save_every",)
 
 
@@ -33,8 +33,27 @@ def fingerprint(inputs: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(dict(inputs)).encode("ascii")).hexdigest()
 
 
-def data_inputs(config: Any, rows: Rows, source: Any, reward_source: Mapping[str, str]) -> dict[str, Any]:
-    """Everything that decides which prompts are trained on, which are held out, and whether they are accepted."""
+def library_versions() -> dict[str, str]:
+    """The versions of the libraries that compute; `none` for one that is not installed."""
+    return {package: _version(package) for package in PACKAGES}
+
+
+def method_code_hash() -> str:
+    """The hash of llmclick's own code under modeling/llm."""
+    return code_hash(_METHOD_CODE)
+
+
+def reward_inputs(config: Any) -> dict[str, Any]:
+    """The rewards as the config has them, and the hashes of their source files."""
+    from llmclick.rewards.source import source_hash
+
+    source = source_hash(config.method.reward, config.pipeline.imports)
+    return {"method.reward": config.as_dict()["method"]["reward"], "reward source": dict(source)}
+
+
+def data_inputs(config: Any, rows: Rows, source: Any, rewards: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything that decides which prompts are trained on, which are held out, and whether the rewards (`reward_inputs`)
+    accept them."""
     settings = config.as_dict()
     own = rows.held_out is not None
     return {
@@ -46,10 +65,9 @@ def data_inputs(config: Any, rows: Rows, source: Any, reward_source: Mapping[str
         "model.thinking": settings["model"]["thinking"],
         "method.max_new_tokens": settings["method"]["max_new_tokens"],
         "method.answer_after": settings["method"]["answer_after"],
-        "method.reward": settings["method"]["reward"],
         "training.max_length": settings["training"]["max_length"],
         "training.overflow": settings["training"]["overflow"],
-        "reward source": dict(reward_source),
+        **rewards,
         "tokenizer": source.tokenizer_hash(),
         "llmclick's data code": code_hash(*_DATA_CODE),
     }
@@ -66,9 +84,9 @@ def train_inputs(config: Any, data: str, source: Any, compute: Any) -> dict[str,
         "model.architecture": settings["model"]["architecture"],
         "device": str(compute.device).partition(":")[0],
         "precision": str(compute.precision),
-        "llmclick's method code": code_hash(*_TRAIN_CODE),
+        "llmclick's method code": code_hash(_METHOD_CODE, "pipeline/train.py"),
     }
-    inputs.update({f"version of {package}": _version(package) for package in PACKAGES})
+    inputs.update({f"version of {package}": number for package, number in library_versions().items()})
     inputs.update({f"method.{key}": value for key, value in settings["method"].items() if key != "reward"})
     inputs.update({f"training.{key}": value for key, value in settings["training"].items() if key not in _NOT_IDENTITY})
     inputs.pop("training.precision")  # what it was resolved to counts

@@ -20,7 +20,7 @@ from llmclick.data.rows import Row, shorten
 from llmclick.data.sources import Rows, read_rows
 from llmclick.errors import InputError, Problem
 from llmclick.pipeline.data import Dataset
-from llmclick.pipeline.fingerprint import data_inputs, differences, fingerprint, train_inputs, validate_inputs
+from llmclick.pipeline.fingerprint import data_inputs, differences, fingerprint, reward_inputs, train_inputs, validate_inputs
 from llmclick.pipeline.stage import (
     MANIFEST,
     STAGES,
@@ -150,7 +150,7 @@ def _read_inputs(config: Any) -> _Inputs:
     source = _try(lambda: resolve_model(config, convert=False), problems)
     rows = read_rows(config)
     problems += rows.problems
-    rewards = _try(lambda: _reward_source(config), problems)
+    rewards = _try(lambda: reward_inputs(config), problems)
     if source is None or compute is None or rewards is None or problems:
         _collect_the_rest(config, source, rows, problems)
         raise InputError(problems)
@@ -456,12 +456,6 @@ def _resolve_compute(config: Any) -> Any:
     from llmclick.modeling.llm.compute import resolve_compute
 
     return resolve_compute(config)
-
-
-def _reward_source(config: Any) -> dict[str, str]:
-    from llmclick.rewards.source import source_hash
-
-    return dict(source_hash(config.method.reward, config.pipeline.imports))
 
 
 def _try(make: Callable[[], Any], problems: list[Problem]) -> Any:

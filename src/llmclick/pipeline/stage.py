@@ -25,8 +25,8 @@ class Job:
     """What a stage's body gets.
 
     `source` is the model on this machine, `experiment` the experiment's folder, `dataset_folder` where the data stage wrote,
-    `fingerprint` that of the stage itself, `train_fingerprint` and `data_fingerprint` those of the stages it rests on, `shared`
-    the folder of what several experiments share.
+    `fingerprint` that of the stage itself, `fingerprints` those of all stages, `shared` the folder of what several experiments
+    share.
     """
 
     config: Any
@@ -34,11 +34,19 @@ class Job:
     source: Any
     dataset_folder: Path
     fingerprint: str
-    train_fingerprint: str
-    data_fingerprint: str
+    fingerprints: Mapping[str, str]
     compute: Any
     console: Any
     shared: Path
+
+    def fingerprint_of(self, stage: str) -> str:
+        """The fingerprint of a stage of this experiment."""
+        return self.fingerprints[stage]
+
+    @property
+    def data_fingerprint(self) -> str:
+        """That of the data stage."""
+        return self.fingerprints["data"]
 
 
 @dataclass(frozen=True)
