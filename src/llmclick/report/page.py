@@ -139,11 +139,17 @@ def _gate_row(name: str, values: dict[str, Any], bounds: Sequence[dict[str, Any]
     sure = isinstance(low, (int, float)) and isinstance(high, (int, float))
     interval = f'{_interval(values)}<span class="range">{_signed(low)} to {_signed(high)}</span>' if sure else "–"
     verdicts = "".join(_bound(bound) for bound in bounds) or '<span class="note">none</span>'
-    return (
-        f'<tr><th scope="row">{_text(name, 80)}</th><td class="number">{_number(values.get("base"))}</td>'
-        f'<td class="number">{_number(values.get("trained"))}</td><td class="number">{_signed(values.get("difference"))}</td>'
-        f'<td class="interval">{interval}</td><td class="number">{_text(values.get("n", "–"))}</td><td>{verdicts}</td></tr>'
+    cells = (
+        ("Base", "number", _number(values.get("base"))),
+        ("Trained", "number", _number(values.get("trained"))),
+        ("Difference", "number", _signed(values.get("difference"))),
+        ("95 % interval of the difference", "interval", interval),
+        ("Rows", "number", _text(values.get("n", "–"))),
+        ("Bounds", "bounds", verdicts),
     )
+    # On a narrow screen the table becomes blocks, in which each cell names itself.
+    body = "".join(f'<td class="{kind}" data-label="{label}">{cell}</td>' for label, kind, cell in cells)
+    return f'<tr><th scope="row">{_text(name, 80)}</th>{body}</tr>'
 
 
 def _bound(bound: dict[str, Any]) -> str:

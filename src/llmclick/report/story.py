@@ -52,9 +52,9 @@ def tell(run: Experiment) -> Story:
     spent = _time(run)
     if spent:
         sentences.append(spent)
-    total = sum(seconds for _, seconds in phases(run))
-    if total:
-        tiles.append(("Training time", duration(total), f"{len(run.metrics)} steps"))
+    trained = sum(seconds for _, seconds in phases(run))
+    if trained:
+        tiles.append(("Training time", duration(trained), f"{len(run.metrics)} steps"))
     return Story(_badge(run), headline, sentences, tiles)
 
 

@@ -112,18 +112,18 @@ class Console:
         """What will happen: (stage, "cached" or "run", why) for each stage."""
         self._say("Plan", style="bold")
         for stage, state, why in rows:
-            self._say(self._wrapped(f"  {visible(stage):<9} {visible(state):<7} ", visible(why)))
+            self._say(self._wrapped(f"  {visible(stage, 30):<9} {visible(state, 10):<7} ", visible(why)))
 
     def stage(self, name: str, why: str = "") -> None:
         """A stage begins."""
         self._finish_steps()
-        self._say(self._wrapped(f"> {visible(name)}  ", visible(why)), style="bold")
+        self._say(self._wrapped(f"> {visible(name, 30)}  ", visible(why)), style="bold")
 
     def stage_done(self, name: str, seconds: float | None = None) -> None:
         """A stage is done; without seconds it was cached."""
         self._finish_steps()
         took = "cached" if seconds is None else f"done in {duration(seconds)}"
-        self._say(f"  {visible(name)} {took}")
+        self._say(f"  {visible(name, 30)} {took}")
 
     def step(self, record: Mapping[str, Any], step: int, steps: int) -> None:
         """One optimizer step: `record` is its line of metrics.jsonl."""
@@ -153,7 +153,7 @@ class Console:
         self._stop_drawing()
         cells = [[_cell(value) for value in row] for row in rows]
         right = [all(_is_number(row[k]) for row in rows if row[k] is not None) for k in range(len(columns))]
-        self._result(table_text(title, [visible(name) for name in columns], cells, right, self.width))
+        self._result(table_text(visible(title), [visible(name) for name in columns], cells, right, self.width))
 
     def result(self, text: str) -> None:
         """A line of results, to stdout."""

@@ -120,7 +120,12 @@ function drawChart(figure, spec) {
     const pad = (high - low || Math.abs(high) || 1) * 0.08;
     return [zero || (low >= 0 && low < 0.3 * high) ? Math.min(0, low - (low < 0 ? pad : 0)) : low - pad, high + pad];
   };
-  const legend = (format, index) => (u, value, seriesIndex, dataIndex) => (dataIndex === null || dataIndex === undefined ? "–" : (format || ((v) => number(v, 3)))(shownValues[index][dataIndex]));
+  const legend = (format, index) => (u, value, seriesIndex, dataIndex) => {
+    // Without a cursor the legend tells the last value that there is.
+    const known = shownValues[index];
+    const place = dataIndex === null || dataIndex === undefined ? known.findLastIndex((one) => one !== null) : dataIndex;
+    return known[place] === null || known[place] === undefined ? "–" : (format || ((one) => number(one, 3)))(known[place]);
+  };
   const axes = [axis({ size: 28, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000] }), axis({ values: spec.format ? (u, splits) => splits.map((value) => (spec.range && value > spec.range[1] ? "" : spec.format(value))) : undefined })];
   const scales = { x: { time: false, range: (u, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) }, y: { range: range(spec.range, spec.zero || spec.stacked) } };
   if (spec.right) {
@@ -130,10 +135,10 @@ function drawChart(figure, spec) {
   const options = {
     width: figure.clientWidth - 2, height: 210, padding: [10, spec.right ? 0 : 10, 0, 0],
     cursor: { sync: { key: cursorSync }, focus: { prox: -1 }, points: { size: 7 } },
-    legend: { live: true, markers: { width: 0, fill: (u, index) => cssColor(spec.series[index - 1].color) } },
+    legend: { live: true, markers: { width: 0, fill: (u, index) => cssColor(spec.series[index - 1].color) + (spec.series[index - 1].faint ? "66" : "") } },
     scales, axes,
     series: [
-      { label: "step", value: (u, value) => (value === null || value === undefined ? "–" : String(value)) },
+      { label: "step", value: (u, value) => (value === null || value === undefined ? `${spec.x[spec.x.length - 1]}, the last` : String(value)) },
       ...spec.series.map((one, index) => ({
         label: one.label, scale: one.scale || "y", width: spec.stacked ? 1 : one.width, stroke: cssColor(one.color), alpha: one.faint ? 0.45 : 1,
         fill: spec.stacked ? cssColor(one.color) + "cc" : undefined, spanGaps: true,

@@ -10,11 +10,11 @@ function rewardedExamples(host, data) {
   const all = [...Array(count).keys()];
   const judged = all.filter((index) => data.advantage[index] !== null && Math.abs(data.advantage[index]) > 1e-9);
   if (judged.length) {
-    const rows = [["rewarded above their group", (index) => data.advantage[index] > 0], ["below their group", (index) => data.advantage[index] < 0]];
+    const rows = [["above their group", (index) => data.advantage[index] > 0], ["below their group", (index) => data.advantage[index] < 0]];
     const mean = (indices, values) => (indices.length ? indices.reduce((sum, index) => sum + (values[index] || 0), 0) / indices.length : null);
     const cut = (indices) => (indices.length ? indices.filter((index) => data.stop[index] === "length").length / indices.length : null);
     host.append(el("div", { class: "scroll" }, el("table", { class: "narrow" },
-      el("thead", {}, el("tr", {}, ...["Completions", "Number", "Mean reward", "Mean tokens", "Cut off"].map((name, index) => el("th", { scope: "col", class: index ? "number" : null, text: name })))),
+      el("thead", {}, el("tr", {}, ...["Rewarded", "Number", "Reward", "Tokens", "Cut off"].map((name, index) => el("th", { scope: "col", class: index ? "number" : null, text: name })))),
       el("tbody", {}, ...rows.map(([label, test]) => {
         const indices = judged.filter(test);
         return el("tr", {}, el("th", { scope: "row", text: label }), ...[indices.length.toLocaleString("en"), number(mean(indices, data.reward)), number(mean(indices, data.tokens), 1), percent(cut(indices))].map((text) => el("td", { class: "number", text })));
@@ -40,12 +40,6 @@ function rewardedExamples(host, data) {
     columns.append(column);
   }
   host.append(columns);
-}
-
-/* The end of the user's words in a rendered prompt says more than its template. */
-function lastWords(prompt) {
-  const lines = prompt.replace(/<\|[^|<>]*\|>/g, "\n").split("\n").map((line) => line.trim()).filter((line) => line && !/^(assistant|user|system|model)$/.test(line));
-  return (lines[lines.length - 1] || prompt).slice(-200);
 }
 
 function explorer(host, data) {

@@ -51,7 +51,7 @@ function pair(row) {
   const difference = change(row);
   return el("article", { class: "pair" },
     el("div", { class: "where" }, el("span", {}, shown(row.where || row.id, true)), Number.isNaN(difference) ? null : el("span", { class: difference > 0 ? "up" : difference < 0 ? "down" : "note", text: signed(difference) })),
-    el("details", {}, el("summary", {}, shown(row.prompt.slice(-240), true)), textBlock(row.prompt, "prompt")),
+    el("details", {}, el("summary", {}, shown(lastWords(row.prompt), true)), textBlock(row.prompt, "prompt")),
     el("div", { class: "sides" }, side("Base", row.base), side("Trained", row.trained)));
 }
 

@@ -30,4 +30,8 @@ async function fill() {
 }
 
 nameTheme();
-fill();
+fill().catch((error) => {
+  const message = "This browser could not draw the page (it needs DecompressionStream, in all major browsers since 2023): ";
+  document.getElementById("charts").append(el("p", { class: "absent", text: message + error }));
+  throw error;
+});

@@ -14,7 +14,7 @@ function el(tag, attributes, ...children) {
 }
 
 const UNSEEN = /([\p{C}\p{Zl}\p{Zp}\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000\u034f\u115f\u1160\u2800\u3164\uffa0]|^ +| +$)/u;
-const NAMES = { "\n": "↵", "\t": "⇥", "\r": "␍", "\u001b": "␛", "\u0000": "␀" };
+const NAMES = { "\n": "↵", "\t": "⇥", "\r": "CR", "\u001b": "ESC", "\u0000": "NUL" };
 
 function codeName(character) {
   return NAMES[character] || "U+" + character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
@@ -68,6 +68,12 @@ function percent(value) {
 function grade(reward) {
   if (reward === null || reward === undefined) return "none";
   return reward >= 1 - 1e-6 ? "pass" : reward > 0 ? "some" : "none";
+}
+
+/* The end of the user's words in a rendered prompt says more than its template. */
+function lastWords(prompt) {
+  const lines = prompt.replace(/<\|[^|<>]*\|>/g, "\n").split("\n").map((line) => line.trim()).filter((line) => line && !/^(assistant|user|system|model)$/.test(line));
+  return (lines[lines.length - 1] || prompt).slice(-200);
 }
 
 async function unpack(id) {
