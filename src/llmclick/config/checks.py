@@ -140,8 +140,8 @@ def find_commit(repository: str, kind: str) -> str:
     """How to find the commit to write."""
     folder = "datasets/" if kind == "dataset" else ""
     return (
-        f"write the 40-character commit: `git ls-remote https://huggingface.co/{folder}{repository} main` prints it, and so does "
-        'the page\'s "Files and versions" under its history'
+        f"write the 40-character commit: `git ls-remote https://huggingface.co/{folder}{repository} main` prints it, "
+        'and the page\'s "Files and versions" shows it'
     )
 
 

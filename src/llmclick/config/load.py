@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,8 +111,8 @@ def _override(root: Node, text: str) -> list[Problem]:
                 return [Problem(where, dotted, "an item of a list has no default", f"set {at} as a whole")]
             if int(part) == len(node.value):
                 node.value.append(new)
-            elif last:
-                node.value[int(part)] = new
+            else:
+                node.value[int(part)] = new if last else _own(node.value[int(part)])
             node = node.value[int(part)]
         elif isinstance(node.value, dict):
             if last:
@@ -122,16 +122,18 @@ def _override(root: Node, text: str) -> list[Problem]:
                     return []  # nothing is written there, so it is at its default
                 node.value[part] = new
             else:
-                # The same value may be shared by an alias; only this place changes.
-                child = node.value[part]
-                shared = list(child.value) if isinstance(child.value, list) else child.value
-                shared = dict(child.value) if isinstance(child.value, dict) else shared
-                node.value[part] = Node(child.where, shared, child.raw, child.reset, child.size)
+                node.value[part] = _own(node.value[part])
             node = node.value[part]
         else:
             why = f"{at} is {names.show(node.value)}, and a single value has nothing below it"
             return [Problem(where, dotted, why, f"set {at} as a whole")]
     return []
+
+
+def _own(node: Node) -> Node:
+    """A copy to change: an alias may share the value with another place."""
+    value = node.value
+    return replace(node, value=dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value)
 
 
 @dataclass
@@ -349,7 +351,7 @@ class _Loader:
             self.add(key, "the list is empty, so there are no rows", f"write {example}")
             return None
         found = [self.source(f"{key}.{index}", item) for index, item in enumerate(node.value)]
-        return tuple(source for source in found if source is not None)
+        return tuple(source for source in found if source is not None) or None
 
     def source(self, key: str, node: Node) -> SourceConfig | None:
         """One data source, by the class of its name."""

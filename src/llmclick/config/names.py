@@ -35,6 +35,8 @@ ELSEWHERE = {
     "peft_config": "training.adapter",
     "lora": "training.adapter",
     "lora_r": "training.adapter.r",
+    "lora_rank": "training.adapter.r",
+    "rank": "training.adapter.r",
     "lora_alpha": "training.adapter.alpha",
     "lr_scheduler_type": "training.schedule",
     "warmup_ratio": "training.warmup",
@@ -92,10 +94,8 @@ def field_class(info: FieldInfo) -> type[Section] | None:
 
 
 def _alike(one: str, other: str) -> float:
-    tidy = [text.lower().replace("-", "_") for text in (one, other)]
-    if tidy[0] == tidy[1]:
-        return 1.0
-    return difflib.SequenceMatcher(None, *tidy).ratio()
+    left, right = (text.lower().replace("-", "_") for text in (one, other))
+    return 1.0 if left == right else difflib.SequenceMatcher(None, left, right).ratio()
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:
@@ -111,13 +111,15 @@ def suggest(name: str, inside: str, own: Iterable[str]) -> str:
     elsewhere = [dotted for dotted, _, _ in all_keys() if dotted.count(".") == 1 or dotted.startswith("training.adapter.")]
     same = [dotted for dotted in elsewhere if dotted.rpartition(".")[2] == tidy and not dotted.startswith(prefix or "\0")]
     near = [(score, known) for known in own if (score := _alike(name, known)) >= 0.6]
-    best = max(near, default=None)
-    if best and (best[0] >= 0.8 or not same):
+    best = max(near, default=(0.0, ""))
+    if best[0] >= 0.8:
         return f"write {prefix}{best[1]}"
     if same:
         return f"write {' or '.join(same)}" + (f": it belongs in {same[0].rpartition('.')[0]}" if len(same) == 1 else "")
     if tidy in ELSEWHERE:
         return f"write {ELSEWHERE[tidy]}, the name of that here"
+    if best[1]:
+        return f"write {prefix}{best[1]}"
     far = max(((_alike(name, dotted.rpartition(".")[2]), dotted) for dotted in elsewhere), default=(0.0, ""))
     if far[0] >= 0.75:
         return f"write {far[1]}"

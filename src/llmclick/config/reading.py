@@ -74,7 +74,7 @@ def scalar(text: str) -> bool | int | float | str | None:
     return text
 
 
-class _Stop(Exception):
+class _StopReading(Exception):  # noqa: N818 - control flow, not an error that anybody sees
     """Reading cannot go on; the problem is already noted."""
 
 
@@ -97,7 +97,7 @@ class _Reader:
                 f"anchors and aliases expand to more than {MAX_NODES} values",
                 "write the config without nested aliases",
             )
-            raise _Stop
+            raise _StopReading
 
     def node(self, event: Any, path: str, depth: int) -> Node:
         kind = type(event).__name__
@@ -107,7 +107,7 @@ class _Reader:
         self.count(line, 1)
         if depth > MAX_DEPTH:
             self.problem(line, f"values are nested more than {MAX_DEPTH} deep", "write a flatter config", key=path)
-            raise _Stop
+            raise _StopReading
         if getattr(event, "tag", None) is not None:
             self.problem(
                 line,
@@ -138,7 +138,7 @@ class _Reader:
                 else f"*{event.anchor} refers to an anchor that is not written above it"
             )
             self.problem(line, why, f"write &{event.anchor} before a complete value further up, or write the value out")
-            raise _Stop
+            raise _StopReading
         self.count(line, target.size)
         return replace(target, where=self.place(line))
 
@@ -229,10 +229,10 @@ def read_yaml(text: str, place: Callable[[int], str]) -> tuple[Node | None, list
                 if documents == 2:
                     line = event.start_mark.line + 1
                     reader.problem(line, "a second document starts here; a config is one", "remove the --- line")
-                    raise _Stop
+                    raise _StopReading
             elif kind not in ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
                 root = reader.node(event, "", 0)
-    except _Stop:
+    except _StopReading:
         return None, reader.problems
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -249,8 +249,8 @@ def read_yaml(text: str, place: Callable[[int], str]) -> tuple[Node | None, list
     except (
         ValueError,
         TypeError,
-        IndexError,
-        KeyError,
+        LookupError,
+        ArithmeticError,
         AttributeError,
         AssertionError,
         StopIteration,
@@ -275,7 +275,7 @@ def read_file(name: str, data: bytes) -> tuple[Node | None, list[Problem]]:
         return None, [Problem(f"{name}:{line}", "", why, "save the file as UTF-8")]
     node, problems = read_yaml(text, lambda line: f"{name}:{line}")
     if problems:
-        return node, problems
+        return node if node is not None and isinstance(node.value, dict) else None, problems
     if node is None or node.value is None:
         return None, [Problem(name, "", "the file is empty", "write a config; configs/llm/quickstart.yaml is a short one")]
     if not isinstance(node.value, dict):

@@ -91,8 +91,8 @@ def clip_needs_iterations(facts: Facts) -> Iterator[Problem | str]:
     written = [key for key in ("method.clip", "method.clip_high") if facts.written(key)]
     if written and facts.config.method.iterations == 1:
         yield (
-            f"{facts.where(written[0])} {written[0]}: the ratio is exactly 1, clip has no effect until method.iterations is 2 or "
-            "more"
+            f"{facts.where(written[0])} {written[0]}: the ratio is exactly 1, clip has no effect until "
+            "method.iterations is 2 or more"
         )
 
 
@@ -137,7 +137,8 @@ def completion_fits(facts: Facts) -> Iterator[Problem | str]:
         key = "method.max_new_tokens" if facts.written("method.max_new_tokens") else "training.max_length"
         yield facts.problem(
             key,
-            f"training.max_length ({length}) holds prompt and completion, and max_new_tokens ({new}) leaves no token for a prompt",
+            f"training.max_length ({length}) holds prompt and completion, and max_new_tokens ({new}) leaves no "
+            "room for a prompt",
             f"write training.max_length: {2 * new}, or a smaller method.max_new_tokens",
             new if key == "method.max_new_tokens" else length,
         )

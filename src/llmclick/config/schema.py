@@ -23,7 +23,7 @@ from llmclick.config.checks import (
     looks_like_path,
     refuse,
 )
-from llmclick.config.methods import CispoMethod, GrpoMethod, RewardSpec, Section, SharedMethod
+from llmclick.config.methods import CispoMethod, GrpoMethod, RewardSpec, Section
 from llmclick.config.sources import SourceConfig
 
 
@@ -136,7 +136,8 @@ class DataConfig(Section):
     )
     system: Text | None = Field(
         default=None,
-        description="A system message put before every prompt that is plain text. Prompts written as messages stay as they are.",
+        description="A system message put before every prompt that is plain text. Prompts written as messages stay as "
+        "they are.",
     )
     validation: Annotated[int | float | ValidationSources, BeforeValidator(_validation)] = Field(
         default=0.1,
@@ -223,8 +224,8 @@ class TrainingConfig(Section):
     )
     micro_tokens: Annotated[int, Field(ge=1)] = Field(
         default=8192,
-        description="A micro-batch is cut further so that one forward pass holds about this many tokens. It only bounds memory: "
-        "the gradient stays the same.",
+        description="A micro-batch is cut further so that one forward pass holds about this many tokens. It only bounds "
+        "memory: the gradient stays the same.",
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         default=10,
@@ -327,8 +328,8 @@ class ComputeConfig(Section):
 
     device: Literal["auto", "cuda", "mps", "cpu"] = Field(
         default="auto",
-        description="The device: `auto` takes cuda, then mps, then cpu. One device is used; with several visible GPUs it is the "
-        "first, and the run says so.",
+        description="The device: `auto` takes cuda, then mps, then cpu. One device is used; with several visible GPUs it is "
+        "the first, and the run says so.",
     )
 
 
@@ -346,7 +347,7 @@ class Config(Section):
     pipeline: PipelineConfig
     model: ModelConfig
     data: DataConfig
-    method: SerializeAsAny[SharedMethod]
+    method: GrpoMethod | CispoMethod
     training: TrainingConfig = TrainingConfig()
     validation: ValidationConfig = ValidationConfig()
     report: ReportConfig = ReportConfig()

@@ -84,6 +84,8 @@ def new(name: str | Path) -> Path:
     import json
     import re
 
+    from llmclick.config.reading import scalar
+
     folder = Path(name)
     if folder.exists() and not folder.is_dir():
         raise InputError(_problem(f"{folder.absolute()} is a file", name))
@@ -92,6 +94,8 @@ def new(name: str | Path) -> Path:
             raise InputError(_problem(f"{folder.absolute()} is not empty, and nothing in it is overwritten", name))
         folder.mkdir(parents=True, exist_ok=True)
         slug = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-.")[:100] or "my-run"
+        if not isinstance(scalar(slug), str):
+            slug = f"run-{slug}"  # a folder called 2026 would be a number in YAML
         rows = [{"prompt": form.format(kind=kind)} for kind in _KINDS for form in _FORMS]
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         (folder / "rewards.py").write_text(REWARDS, encoding="utf-8")

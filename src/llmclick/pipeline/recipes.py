@@ -31,15 +31,15 @@ RECIPES: dict[str, Recipe] = {
     for recipe in (
         Recipe(
             "llm_grpo",
-            "Group Relative Policy Optimization: completions above their group's mean are reinforced, the policy ratio is clipped "
-            "to 1 +- clip; takes beta, a KL penalty towards the base model.",
+            "Group Relative Policy Optimization: completions above their group's mean are reinforced, the policy ratio is "
+            "clipped to 1 +- clip; takes beta, a KL penalty towards the base model.",
             "llmclick.config.methods:GrpoMethod",
             "llmclick.modeling.llm.methods.grpo",
         ),
         Recipe(
             "llm_cispo",
-            "CISPO: the same groups and rewards, but every token keeps its gradient and only its importance weight is capped, at "
-            "1 + clip; differs from GRPO from iterations 2 on.",
+            "CISPO: the same groups and rewards, but every token keeps its gradient and only its importance weight is capped, "
+            "at 1 + clip; differs from GRPO from iterations 2 on.",
             "llmclick.config.methods:CispoMethod",
             "llmclick.modeling.llm.methods.cispo",
         ),
