@@ -71,22 +71,31 @@ class _Mention:
     end: int
 
 
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # What may stand between a cue and the label it announces.
-_FILLER = frozenset(
-    "is are was be being would must should will therefore thus then so clearly definitely probably most likely the a an option"
-    " options choice answer label letter as to of it with for on by that's it's final correct best right my only just still".split()
+_FILLER = _words(
+    """is are was be being would must should will therefore thus then so clearly definitely probably most likely the a
+    an option options choice answer label letter as to of it with for on by that's it's final correct best right my
+    only just still"""
 )
-_CUES = frozenset(
-    "answer answer's choice correct pick picked picking choose chose choosing select selected selecting leaving leaves"
-    " conclude conclusion verdict prediction label therefore thus hence → =>".split()
+_CUES = _words(
+    """answer answer's choice correct pick picked picking choose chose choosing select selected selecting leaving
+    leaves conclude conclusion verdict prediction label therefore thus hence → =>"""
 )
-_CUE_PAIRS = frozenset({("go", "with"), ("going", "with"), ("went", "with"), ("settle", "on"), ("settled", "on"), ("must", "be")})
-_DENIALS = frozenset(
-    "not never isn't isnt wasn't aren't can't cannot couldn't wouldn't don't doesn't didn't won't neither nor than unlike except"
-    " without eliminate eliminated eliminates eliminating exclude excluded excludes excluding reject rejected rejects rejecting"
-    " discard discarded rule ruled rules ruling out of".split()
-) - {"of"}
-_DENIAL_PAIRS = frozenset({("rather", "than"), ("instead", "of"), ("rule", "out"), ("ruled", "out"), ("rules", "out"), ("ruling", "out")})
+_CUE_PAIRS = frozenset(
+    {("go", "with"), ("going", "with"), ("went", "with"), ("settle", "on"), ("settled", "on"), ("must", "be")}
+)
+_DENIALS = _words(
+    """not never isn't isnt wasn't aren't can't cannot couldn't wouldn't don't doesn't didn't won't neither nor than
+    unlike except without eliminate eliminated eliminates eliminating exclude excluded excludes excluding reject
+    rejected rejects rejecting discard discarded rule ruled rules ruling out"""
+)
+_DENIAL_PAIRS = frozenset(
+    {("rather", "than"), ("instead", "of"), ("rule", "out"), ("ruled", "out"), ("rules", "out"), ("ruling", "out")}
+)
 _AFFIRMED = re.compile(
     r"[)\]}*_\"'`]{0,4}\s{1,3}(?:is|was|are|must be|seems|looks)\s{1,3}(?:(?:clearly|definitely|therefore|the|my|most|only|obviously)\s{1,3}){0,3}"
     r"(?:correct|right|best|true|answer|final answer|one|choice|winner|it)(?!\w)",
@@ -102,11 +111,13 @@ _DENIAL_WORD = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE_END = re.compile(r"[.;,:!?\n]")
-_VERB_AFTER_LETTER = frozenset(
-    "is was are were fits because since as and or but can could cannot may might would will does do did has had seems looks appears"
-    " sounds fails follows matches works holds describes for in with must should being it".split()
+_VERB_AFTER_LETTER = _words(
+    """is was are were fits because since as and or but can could cannot may might would will does do did has had seems
+    looks appears sounds fails follows matches works holds describes for in with must should being it"""
 )
-_JOINED = re.compile(r"[\s,/&|]{0,4}(?:(?:and|or|and/or|or maybe|plus)\s{1,3})?(?:(?:option|also|both)\s{1,3})?[\s(\"'*_`]{0,4}\Z", re.IGNORECASE)
+_JOINED = re.compile(
+    r"[\s,/&|]{0,4}(?:(?:and|or|and/or|or maybe|plus)\s{1,3})?(?:(?:option|also|both)\s{1,3})?[\s(\"'*_`]{0,4}\Z", re.IGNORECASE
+)
 _ECHO = re.compile(r"[)\].:]{1,2}\s{0,3}\S")
 _BOX = re.compile(r"\\f?box(?:ed)?\s{0,3}\{\s{0,3}(?:\\text(?:bf|rm)?\s{0,3}\{)?[\s(]{0,4}\Z|(?<!#)####(?!#)[\s(*]{0,4}\Z")
 
@@ -189,7 +200,9 @@ def _pick(text: str, labels: list[str], ignore_case: bool) -> int | None:
     if opening is not None:
         at = mentions.index(opening)
         after = mentions[at + 1] if at + 1 < len(mentions) else None
-        return None if _joined(text, opening, mentions[at - 1] if at else None) or _joined(text, after, opening) else opening.label
+        return (
+            None if _joined(text, opening, mentions[at - 1] if at else None) or _joined(text, after, opening) else opening.label
+        )
     return None if weak is None or weak[1] else weak[0].label
 
 

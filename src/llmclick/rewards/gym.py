@@ -18,7 +18,9 @@ _ANSWER_TAG = re.compile(r"<answer>((?:(?!<answer>|</answer>).)*+)</answer>", re
 class ReasoningGymParams:
     """Parameters of reasoning_gym."""
 
-    task: str = param(None, "name of the task; without it the row's metadata names it", lambda v: v if v is None else is_text(v))
+    task: str = param(
+        None, "name of the task; without it the row's metadata names it", lambda v: v if v is None else is_text(v)
+    )
 
 
 def _task(row: dict[str, Any], params: dict[str, Any]) -> str | None:

@@ -21,7 +21,7 @@ _SEPARATORS = rf",._'’{_SPACES}"
 _RUN = rf"\d++(?:[{_SEPARATORS}]\d++)*+"
 _VULGAR = "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹"
-_CURRENCY = rf"(?:(?:[A-Z]{{1,3}})?[$€£¥₹₩₽₺₫₴₦¢]\s?|Rs\.?\s?)"
+_CURRENCY = r"(?:(?:[A-Z]{1,3})?[$€£¥₹₩₽₺₫₴₦¢]\s?|Rs\.?\s?)"
 
 _TOKEN = re.compile(
     rf"""
@@ -44,8 +44,14 @@ _SUFFIX = re.compile(
     re.IGNORECASE,
 )
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_LOOSE_MINUS = re.compile(r"(?:[=≈(]\s{0,3}[-–]\s{1,2}|\bnegative\s{1,2}|(?:^|\bis|\bwas|[=:])\s{0,2}minus\s{1,2})[^\W\d]{0,3}[$€£¥]?\Z", re.IGNORECASE)
-_MARKER = re.compile(r"(?<!#)####(?!#)[ \t]{0,8}(?:(?:final[ ])?answer(?:[ ]is)?[ ]?:?[ \t]{0,8})?(?=[-+–*_`$€£¥₹(\\\[.A-Z]{0,8}\d)", re.IGNORECASE)
+_LOOSE_MINUS = re.compile(
+    r"(?:[=≈(]\s{0,3}[-–]\s{1,2}|\bnegative\s{1,2}|(?:^|\bis|\bwas|[=:])\s{0,2}minus\s{1,2})[^\W\d]{0,3}[$€£¥]?\Z",
+    re.IGNORECASE,
+)
+_MARKER = re.compile(
+    r"(?<!#)####(?!#)[ \t]{0,8}(?:(?:final[ ])?answer(?:[ ]is)?[ ]?:?[ \t]{0,8})?(?=[-+–*_`$€£¥₹(\\\[.A-Z]{0,8}\d)",
+    re.IGNORECASE,
+)
 _HEADING = re.compile(r"[.):][ \t]{1,8}[^\W\d]")
 _BOX = re.compile(r"\\f?box(?:ed)?\s{0,3}\{")
 

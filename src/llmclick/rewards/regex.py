@@ -26,7 +26,9 @@ class RegexParams:
     """Parameters of regex."""
 
     pattern: str = param(None, "the regular expression, in Python's syntax", lambda v: v if v is None else _is_pattern(v))
-    pattern_key: str = param(None, "instead of pattern: key of the row that holds one", lambda v: v if v is None else is_text(v))
+    pattern_key: str = param(
+        None, "instead of pattern: key of the row that holds one", lambda v: v if v is None else is_text(v)
+    )
     match: str = param("search", "search: anywhere in the completion; full: the whole completion", one_of("search", "full"))
     ignore_case: bool = param(False, "whether upper and lower case are the same", is_bool)
     dotall: bool = param(True, "whether . also matches a line break", is_bool)

@@ -29,7 +29,9 @@ def _is_keys(value: object) -> str | None:
 class JsonValidParams:
     """Parameters of json_valid."""
 
-    keys: Any = param(None, "keys that the object must have: a list, or each with its type", lambda v: v if v is None else _is_keys(v))
+    keys: Any = param(
+        None, "keys that the object must have: a list, or each with its type", lambda v: v if v is None else _is_keys(v)
+    )
     strict: bool = param(True, "false also accepts one code fence or a reasoning block around an object or array", is_bool)
 
 
@@ -173,4 +175,3 @@ def json_valid(completion: str, row: dict[str, Any], params: dict[str, Any]) -> 
 
 def _is_a(found: str, wanted: str) -> bool:
     return found == wanted or (wanted == "number" and found == "integer")
-

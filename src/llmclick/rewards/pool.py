@@ -1,0 +1,248 @@
+"""Worker processes for rewards: calls in order, each under a hard timeout, a dead worker replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from llmclick.errors import Problem, RewardError
+from llmclick.rewards.calls import Outcome
+
+#: Worker processes at most.
+WORKERS = min(4, os.cpu_count() or 1)
+#: Bytes that a worker may allocate.
+MEMORY = 4 * 2**30
+#: Seconds that a worker may take to import the user's files.
+START_SECONDS = 120.0
+
+_ANOTHER_AFTER = 0.1  # seconds of waiting before one more worker starts
+_WINDOW = 64  # calls that one worker is ahead
+_WINDOW_BYTES = 1 << 18
+_LOOK = 0.1  # seconds between looks at whether a silent worker still lives
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call: which bound reward, the completion, the row, and its limit in seconds. `right` tries the row's own answer."""
+
+    reward: int
+    completion: str
+    row: dict[str, Any]
+    timeout: float
+    right: bool = False
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen[bytes]
+    to: int
+    back: int
+    since: float
+    ready: bool = False
+    outbox: bytearray = field(default_factory=bytearray)
+    inbox: bytearray = field(default_factory=bytearray)
+    doing: deque[int] = field(default_factory=deque)
+
+
+class Pool:
+    """Runs jobs in workers that all know the same rewards. Workers start when they are needed and stay until `close`."""
+
+    def __init__(
+        self,
+        specs: Sequence[dict[str, Any]],
+        imports: Sequence[Path],
+        modules: Sequence[tuple[str, str]],
+        log: Path | None,
+    ) -> None:
+        self._start = {
+            "specs": list(specs),
+            "imports": [str(path.resolve()) for path in imports],
+            "modules": list(modules),
+            "memory": MEMORY,
+        }
+        self._log = log
+        self._workers: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
+
+    def close(self) -> None:
+        """Ends all workers at once."""
+        for worker in list(self._workers):
+            self._end(worker)
+
+    def run(self, jobs: Sequence[Job], seen: Callable[[int, Outcome], None] = lambda number, outcome: None) -> list[Outcome]:
+        """The outcome of every job, in order. `seen` is told each as it comes and may raise, which ends the workers."""
+        outcomes: list[Outcome | None] = [None] * len(jobs)
+        waiting = deque(range(len(jobs)))
+        encoded: dict[int, str] = {}
+
+        def settle(number: int, outcome: Outcome) -> None:
+            outcomes[number] = outcome
+            seen(number, outcome)
+
+        began = time.monotonic()
+        try:
+            while waiting or any(worker.doing for worker in self._workers):
+                busy = time.monotonic() - began
+                if waiting and len(self._workers) < WORKERS and busy >= _ANOTHER_AFTER * len(self._workers):
+                    self._new_worker()
+                for worker in self._workers:
+                    self._fill(worker, waiting, jobs, encoded)
+                self._exchange(jobs, settle, waiting)
+        except BaseException:
+            self.close()
+            raise
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _fill(self, worker: _Worker, waiting: deque[int], jobs: Sequence[Job], encoded: dict[int, str]) -> None:
+        ahead = min(_WINDOW, max(1, -(-len(waiting) // (2 * WORKERS))))
+        while worker.ready and waiting and len(worker.doing) < ahead and len(worker.outbox) < _WINDOW_BYTES:
+            number = waiting.popleft()
+            job = jobs[number]
+            row = encoded.get(id(job.row))
+            if row is None:
+                row = encoded[id(job.row)] = json.dumps(job.row)
+            right = ',"right":1' if job.right else ""
+            worker.outbox += f'{{"i":{job.reward},"t":{json.dumps(job.completion)},"r":{row}{right}}}\n'.encode("ascii")
+            if not worker.doing:
+                worker.since = time.monotonic()
+            worker.doing.append(number)
+        self._watch(worker)
+
+    def _watch(self, worker: _Worker) -> None:
+        """Asks for room in the pipe only while there is something to write."""
+        registered = worker.to in self._selector.get_map()
+        if worker.outbox and not registered:
+            self._selector.register(worker.to, selectors.EVENT_WRITE, worker)
+        elif registered and not worker.outbox:
+            self._selector.unregister(worker.to)
+
+    def _exchange(self, jobs: Sequence[Job], settle: Callable[[int, Outcome], None], waiting: deque[int]) -> None:
+        """Writes and reads what can be written and read now, then looks for workers that are late or dead."""
+        now = time.monotonic()
+        late = min((self._deadline(worker, jobs) for worker in self._workers), default=now)
+        ended: set[int] = set()
+        for key, _ in self._selector.select(max(0.0, min(_LOOK, late - now))):
+            worker = key.data
+            if key.fd == worker.to:
+                with contextlib.suppress(BlockingIOError, BrokenPipeError):
+                    del worker.outbox[: os.write(worker.to, bytes(worker.outbox[:_WINDOW_BYTES]))]
+            elif not self._read(worker, settle):
+                ended.add(worker.back)
+        now = time.monotonic()
+        for worker in list(self._workers):
+            if worker.back in ended or worker.process.poll() is not None:
+                while self._read(worker, settle):
+                    pass
+                self._lost(worker, Outcome(failure="died", detail=_death(worker.process)), settle, waiting)
+            elif now >= self._deadline(worker, jobs):
+                seconds = jobs[worker.doing[0]].timeout if worker.doing else START_SECONDS
+                self._lost(worker, Outcome(failure="timeout", detail=f"it took over {seconds:g} s"), settle, waiting)
+
+    def _deadline(self, worker: _Worker, jobs: Sequence[Job]) -> float:
+        if not worker.ready:
+            return worker.since + START_SECONDS
+        return worker.since + jobs[worker.doing[0]].timeout if worker.doing else float("inf")
+
+    def _read(self, worker: _Worker, settle: Callable[[int, Outcome], None]) -> bool:
+        """Takes in the answers that have come; False once the worker closed its end."""
+        try:
+            data = os.read(worker.back, 1 << 18)
+        except BlockingIOError:
+            return False
+        if not data:
+            return False
+        worker.inbox += data
+        *lines, rest = worker.inbox.split(b"\n")
+        worker.inbox = bytearray(rest)
+        for line in lines:
+            worker.since = time.monotonic()
+            answer = json.loads(line)
+            if "refused" in answer:
+                raise RewardError(_no_start("the worker could not load the rewards", answer["refused"]))
+            if not worker.ready:
+                worker.ready = True
+                continue
+            settle(worker.doing.popleft(), Outcome(answer["v"], answer["f"], answer["d"], answer["c"]))
+        return True
+
+    def _lost(self, worker: _Worker, outcome: Outcome, settle: Callable[[int, Outcome], None], waiting: deque[int]) -> None:
+        """The call that a worker was in fails; those behind it go back to the front of the queue."""
+        self._end(worker)
+        if not worker.ready:
+            raise RewardError(_no_start("a worker ended before it was ready", outcome.detail))
+        if worker.doing:
+            number = worker.doing.popleft()
+            waiting.extendleft(reversed(worker.doing))
+            worker.doing.clear()
+            settle(number, outcome)
+
+    def _new_worker(self) -> None:
+        theirs_in, to = os.pipe()
+        back, theirs_out = os.pipe()
+        log: IO[bytes] | int = subprocess.DEVNULL
+        if self._log is not None:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            log = open(self._log, "ab")  # noqa: SIM115  # closed below, the worker has its own
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "llmclick.rewards.worker", str(theirs_in), str(theirs_out)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs_in, theirs_out),
+                start_new_session=True,  # a Ctrl-C is for the run, and what a reward starts ends with it
+                env={**os.environ, "PYTHONHASHSEED": "0"},
+            )
+        finally:
+            os.close(theirs_in)
+            os.close(theirs_out)
+            if not isinstance(log, int):
+                log.close()
+        for end in (to, back):
+            os.set_blocking(end, False)
+        worker = _Worker(process, to, back, time.monotonic())
+        here = {
+            "parent": os.getpid(),
+            "main_thread": threading.current_thread() is threading.main_thread(),
+            "path": [os.path.abspath(folder) for folder in sys.path],
+        }
+        worker.outbox += json.dumps({**self._start, **here}).encode("ascii") + b"\n"
+        self._workers.append(worker)
+        self._selector.register(back, selectors.EVENT_READ, worker)
+        self._watch(worker)
+
+    def _end(self, worker: _Worker) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()
+        for end in (worker.to, worker.back):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(end)
+            os.close(end)
+        self._workers.remove(worker)
+
+
+def _death(process: subprocess.Popen[bytes]) -> str:
+    try:
+        code = process.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        return "its worker closed the pipe"
+    return f"its worker was ended by {signal.Signals(-code).name}" if code < 0 else f"its worker ended with exit code {code}"
+
+
+def _no_start(why: str, detail: str) -> Problem:
+    return Problem(
+        where="", key="method.reward", why=f"{why}:\n{detail}", write="mend the file; it is imported once more in every worker"
+    )

@@ -1,0 +1,73 @@
+"""What a reward's score depends on: the bytes of the files that define it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmclick.rewards import REWARDS
+from llmclick.rewards.imports import LOADED, belongs_to, imported_names, load_imports
+from llmclick.rewards.validate import NamedSpec
+
+_HERE = Path(__file__).parent
+
+
+def source_hash(specs: Sequence[NamedSpec], imports: Sequence[str | Path]) -> dict[str, str]:
+    """SHA-256 by reward name, over the bytes of the file that defines the reward, of the file of `imports` that registered it,
+    and of every module that importing these loaded from under their folder.
+
+    Bytes of files, never the text of functions: closures made by one factory share their text, and a decorator shows its
+    wrapper. Raises InputError if a file of `imports` cannot be loaded.
+    """
+    load_imports(imports)
+    return {spec.name: _hash(spec.name, imports) for spec in specs}
+
+
+def _hash(name: str, imports: Sequence[str | Path]) -> str:
+    entry = REWARDS.get(name)
+    file = Path(entry.file).resolve()
+    if entry.shipped:
+        return _digest(_shipped_files(file), file.parent)
+    files = {file} if file.is_file() else set()
+    for path in map(Path, imports):
+        loaded = LOADED.get(path.resolve())
+        if loaded is not None and (name in loaded.names or loaded.path == file):
+            files |= {loaded.path, *loaded.siblings}
+    if len(files) == 1:
+        files |= {other for other in _beside(file) if belongs_to(other, file.parent)}
+    return _digest(files, file.parent)
+
+
+def _digest(files: set[Path], folder: Path) -> str:
+    total = hashlib.sha256()
+    for file in sorted(files):
+        name = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.name
+        data = file.read_bytes()
+        total.update(f"{len(name.encode('utf-8', 'surrogatepass'))} {len(data)}\n".encode())
+        total.update(name.encode("utf-8", "surrogatepass"))
+        total.update(data)
+    return total.hexdigest()
+
+
+def _shipped_files(file: Path) -> set[Path]:
+    """A shipped reward's module and the modules of this package that it imports, and theirs."""
+    found, waiting = {file}, [file]
+    while waiting:
+        for name in imported_names(waiting.pop()):
+            other = _HERE / f"{name.removeprefix('llmclick.rewards.')}.py"
+            if name.startswith("llmclick.rewards.") and other.is_file() and other not in found:
+                found.add(other)
+                waiting.append(other)
+    return found
+
+
+def _beside(file: Path) -> set[Path]:
+    found, waiting = {file}, [file]
+    while waiting:
+        for name in imported_names(waiting.pop()):
+            other = file.parent.joinpath(*name.split(".")).with_suffix(".py")
+            if other.is_file() and other.resolve() not in found:
+                found.add(other.resolve())
+                waiting.append(other)
+    return found
