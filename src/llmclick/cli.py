@@ -184,13 +184,13 @@ def sample(
     debug: Debug = False,
 ) -> None:
     """Prints completions of held-out rows and their rewards."""
+    if checkpoint is not None and not checkpoint.is_dir():
+        why = f"there is no folder {checkpoint.absolute()}"
+        raise InputError(Problem("--checkpoint", "", why, "name a folder such as output/<name>-<hash>/train/checkpoint"))
     from llmclick.config.load import load_config
     from llmclick.pipeline.sample import sample
     from llmclick.tracking.console import Console
 
-    if checkpoint is not None and not checkpoint.is_dir():
-        why = f"there is no folder {checkpoint.absolute()}"
-        raise InputError(Problem("--checkpoint", "", why, "name a folder such as output/<name>-<hash>/train/checkpoint"))
     sample(load_config(config, set_), rows, checkpoint, greedy, Console())
 
 
@@ -341,9 +341,8 @@ def new(
 
     folder = new(name)
     shown = visible(str(folder))
-    _print(
-        f"{shown} holds config.yaml, rows.jsonl and rewards.py\n\n  cd {shown}\n  llmclick check config.yaml\n  llmclick run config.yaml"
-    )
+    _print(f"{shown} holds config.yaml, rows.jsonl and rewards.py\n")
+    _print(f"  cd {shown}\n  llmclick check config.yaml\n  llmclick run config.yaml")
 
 
 def main() -> None:

@@ -564,6 +564,28 @@ def test_an_unknown_reward_is_refused_without_any_network(folder):
     assert "exact_match" in problem.write
 
 
+def test_a_param_that_a_shipped_reward_does_not_have_is_refused_at_its_line(folder):
+    """Beside the other mistakes, also in a list."""
+    text = BASE.replace("{name: exact_match}", "\n    - {name: contains, weight: x}\n    - name: json_valid\n      kyes: [a]")
+    found = problems(text)
+    assert [(problem.where, problem.key) for problem in found] == [
+        ("c.yaml:12", "method.reward.0.weight"),
+        ("c.yaml:14", "method.reward.1.kyes"),
+    ]
+
+
+def test_rewards_of_the_users_files_are_known_and_broken_files_reported(folder):
+    """A file of pipeline.imports registers a reward; one that fails is one problem, and its rewards are not called unknown."""
+    text = BASE.replace("exact_match}", "of_my_own, anything: 1}").replace("  name: run", "  name: run\n  imports: [mine.py]")
+    assert [problem.key for problem in problems(text)] == ["pipeline.imports.0"]
+    (folder / "mine.py").write_text("import nothing_of_the_kind\n")
+    assert "nothing_of_the_kind" in one(text).why
+    (folder / "mine.py").write_text(
+        "from llmclick import REWARDS\n\n@REWARDS.register('of_my_own')\ndef f(completion, row, params): return 1.0\n"
+    )
+    assert load(text).method.reward[0].params == {"anything": 1}
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [

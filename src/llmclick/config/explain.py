@@ -24,7 +24,10 @@ def explain(key: str | None = None, width: int = 80) -> str:
     Raises InputError for a name that is no key, with the nearest one.
     """
     if key is None:
-        blocks = [f"{name}  {_summary(SECTIONS[name].__doc__)}\n" + _lines(name, width) for name in SECTIONS]
+        blocks = [
+            textwrap.fill(f"{name}  {_summary(SECTIONS[name].__doc__)}", width) + "\n" + _lines(name, width)
+            for name in SECTIONS
+        ]
         return "\n\n".join(blocks) + "\n\nllmclick explain KEY says more about one of them."
     asked = ".".join(part for part in key.strip().split(".") if not part.isdigit())
     found = [entry for entry in names.all_keys() if entry[0] == asked]

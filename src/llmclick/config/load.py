@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -143,6 +144,7 @@ class _Loader:
     problems: list[Problem]
     bad: set[str] = field(default_factory=set)
     found_sources: dict[str, SourceConfig] = field(default_factory=dict)
+    found_rewards: dict[str, RewardSpec] = field(default_factory=dict)
 
     # ---- where things are written
 
@@ -177,6 +179,10 @@ class _Loader:
                 return node.where
         return self.file
 
+    def near_reward(self, key: str, asked: str) -> str:
+        """`near` for a check that knows one reward only, which stands at `key`."""
+        return self.near(_at(key, asked))
+
     def add(self, key: str, why: str, write: str, *, given: Any = ..., where: str | None = None, bad: bool = True) -> None:
         """Notes a problem at a key; `bad` keeps rules that read the key quiet."""
         if isinstance(given, Node):
@@ -206,7 +212,7 @@ class _Loader:
         facts = Facts(config, self.near, lambda key: self.find(key) is not None, frozenset(self.bad), self.found_sources)
         found, notices = check_all(facts)
         self.problems += found
-        self.problems += self.rewards(config)
+        notices += self.rewards(config)
         config._origin = Origin(path=Path(self.file), where=self.where, notices=tuple(notices))
         return config
 
@@ -386,21 +392,26 @@ class _Loader:
             self.add(key, "a reward is a mapping with its name", write, given=node)
             return None
         if isinstance(node.value, dict):
-            spec = self.mapping(key, RewardSpec, node, rest=True)
-            return None if spec is None or f"{key}.name" in self.bad else (spec,)
+            return self.one_reward(key, node)
         if not node.value:
             self.add(key, "the list is empty, so nothing would be rewarded", "write {name: exact_match}")
             return None
-        found = []
+        found: list[RewardSpec] = []
         for index, item in enumerate(node.value):
             if isinstance(item.value, str):
                 why = "a reward is a mapping with its name"
                 self.add(f"{key}.{index}", why, f"write {{name: {item.value}}}", given=item.value)
                 continue
-            spec = self.mapping(f"{key}.{index}", RewardSpec, item, rest=True)
-            if spec is not None and f"{key}.{index}.name" not in self.bad:
-                found.append(spec)
+            found += self.one_reward(f"{key}.{index}", item) or ()
         return tuple(found) or None
+
+    def one_reward(self, key: str, node: Node) -> tuple[RewardSpec, ...] | None:
+        """One reward's mapping; None if not even its name can be used."""
+        spec = self.mapping(key, RewardSpec, node, rest=True)
+        if spec is None or f"{key}.name" in self.bad:
+            return None
+        self.found_rewards[key] = spec
+        return (spec,)
 
     def adapter(self, key: str, node: Node) -> Any:
         """The adapter; `none` as text means none."""
@@ -421,23 +432,33 @@ class _Loader:
             node = Node(node.where, {"name": node})
         return self.mapping("tracker", TrackerConfig, node, rest=True)
 
-    def rewards(self, config: Config) -> list[Problem]:
-        """Loads the user's files and checks the rewards' names and params."""
-        try:  # until the rewards are there
-            from llmclick.rewards.imports import load_imports
-            from llmclick.rewards.validate import check_specs
-        except ImportError:
-            return []
+    def rewards(self, config: Config) -> list[str]:
+        """Loads the user's files and checks the rewards' names and params; returns what loading noticed."""
+        from llmclick.rewards import REWARDS
+        from llmclick.rewards.imports import load_imports
+        from llmclick.rewards.validate import check_specs
 
-        imports = [path for path in getattr(config.pipeline, "imports", ()) if path.is_file()]
-        if "pipeline.imports" not in self.bad:
-            try:
-                load_imports(imports, self.near("pipeline.imports"))
-            except InputError as error:
-                return list(error.problems)
-        if "method.reward" in self.bad or not getattr(config.method, "reward", None):
-            return []
-        return check_specs(config.method.reward, self.near)
+        notices: list[str] = []
+        known = not self.bad.intersection(("pipeline", "pipeline.imports"))
+        imports = config.pipeline.imports if known else ()
+        loaded = known and all(path.is_file() for path in imports)
+        try:
+            notices = load_imports([path for path in imports if path.is_file()], self.near("pipeline.imports"))
+        except InputError as error:
+            self.problems += error.problems
+            loaded = False
+        for key, spec in self.found_rewards.items():
+            if not loaded and spec.name not in REWARDS:
+                continue  # it may be in the file that could not be loaded
+
+            found = check_specs([spec], partial(self.near_reward, key))
+            self.problems += [replace(problem, key=_at(key, problem.key)) for problem in found]
+        return notices
+
+
+def _at(key: str, asked: str) -> str:
+    """The key that a check of one reward alone calls `method.reward...`, at its own place."""
+    return key + asked.removeprefix("method.reward")
 
 
 def _said(item: Any, name: str, cls: type[Section], node: Node | None) -> tuple[str, str]:

@@ -331,10 +331,8 @@ def known_metrics(facts: Facts) -> Iterator[Problem | str]:
 @rule("validation", "validation.min", "validation.max", "method", "method.reward")
 def bounds_that_cannot_fail(facts: Facts) -> Iterator[Problem | str]:
     """A bound at the end of what a metric can be says nothing."""
-    try:  # until the rewards are there
-        from llmclick.rewards import REWARDS
-    except ImportError:
-        return
+    from llmclick.rewards import REWARDS
+
     specs = facts.config.method.reward
     shipped = {spec.name for spec in specs if spec.name in REWARDS and REWARDS.get(spec.name).shipped}
     lowest = {"pass_rate": 0.0, "length": 0.0, "truncated": 0.0, **{f"reward/{name}": 0.0 for name in shipped}}
