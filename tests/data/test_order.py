@@ -48,7 +48,11 @@ def test_split_does_not_depend_on_the_order_of_the_file() -> None:
     assert {back[i] for i in split(back, back, 0.1, 3)[1]} == held
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.one_of(st.integers(1, 40), st.floats(0.01, 0.99)), st.integers(0, 3))
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    st.one_of(st.integers(1, 40), st.floats(0.01, 0.99)),
+    st.integers(0, 3),
+)
 @settings(deadline=None)
 def test_equal_prompts_stay_together(groups: list[int], validation: int | float, seed: int) -> None:
     """No prompt is on both sides, whatever the groups, and something is always held out."""
@@ -113,7 +117,7 @@ def test_nothing_is_dropped(rows: int, epochs: int, per_batch: int) -> None:
     """Over all batches every row occurs exactly `epochs` times."""
     stream = Stream(IDS[:rows], epochs=epochs, per_batch=per_batch, seed=2)
     counts = Counter(draw.index for number in range(len(stream)) for draw in stream.batch(number))
-    assert counts == {index: epochs for index in range(rows)}
+    assert counts == dict.fromkeys(range(rows), epochs)
 
 
 def test_steps_by_hand() -> None:

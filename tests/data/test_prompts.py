@@ -20,9 +20,7 @@ NO_SYSTEM = (
 def tokenizer(template: str | None = CHATML, bos: bool = False) -> PreTrainedTokenizerFast:
     backend = train_tokenizer(320)
     if bos:
-        backend.post_processor = processors.TemplateProcessing(
-            single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
-        )
+        backend.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)])
     extra = {"bos_token": "<|endoftext|>"} if bos else {}
     made = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", **extra)
     made.chat_template = template

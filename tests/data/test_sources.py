@@ -149,7 +149,9 @@ def test_a_hub_dataset_is_read_from_its_commit(tmp_path: Path, monkeypatch: pyte
     folder = folder_with(tmp_path, "jsonl")
     (folder / "main").mkdir()
     (folder / "train.jsonl").rename(folder / "main" / "train.jsonl")
-    (folder / "README.md").write_text("---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/*\n---\n")
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/*\n---\n"
+    )
     asked = []
 
     def snapshot_download(name: str, **keys: object) -> str:
@@ -157,7 +159,9 @@ def test_a_hub_dataset_is_read_from_its_commit(tmp_path: Path, monkeypatch: pyte
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    spec = HuggingFace(name="huggingface", dataset="openai/gsm8k", subset="main", revision=COMMIT, fields={"prompt": "question"})
+    spec = HuggingFace(
+        name="huggingface", dataset="openai/gsm8k", subset="main", revision=COMMIT, fields={"prompt": "question"}
+    )
     read = read_source(spec, "c:1")
     assert read.problems == []
     assert asked == [("openai/gsm8k", "dataset", COMMIT)]

@@ -16,25 +16,23 @@ from llmclick.tracking.files import write_atomic
 
 
 @contextmanager
-def stage_lock(folder: Path, name: str, say: Callable[[str], None]) -> Iterator[bool]:
-    """Hold `<folder>/<name>.lock`; yields whether somebody else held it before.
+def stage_lock(folder: Path, name: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold `<folder>/<name>.lock`, after waiting for whoever holds it; `say` is told once for whom.
 
     The lock is the operating system's: it ends with the process that holds it, however that ends. Beside it lies who that is.
     """
     folder.mkdir(parents=True, exist_ok=True)
     holder = folder / f"{name}.json"
     lock = FileLock(folder / f"{name}.lock")
-    waited = False
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        waited = True
         say(f"waiting for {_holder(holder)}, which works on the same {name.partition('-')[0]} stage; its result will be used")
         lock.acquire(poll_interval=0.2)
     try:
         since = datetime.now().astimezone().isoformat(timespec="seconds")
         write_atomic(holder, json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
-        yield waited
+        yield
     finally:
         holder.unlink(missing_ok=True)
         lock.release()

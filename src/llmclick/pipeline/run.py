@@ -114,13 +114,13 @@ def _open_experiment(plan: Plan, console: Any, steps: int) -> None:
 def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: Any) -> dict[str, Any]:
     """One stage under its lock. Somebody else may have finished it while this process waited."""
     key = plan.fingerprints["data"][:12] if stage == "data" else plan.experiment.name
-    with stage_lock(plan.shared / "locks", f"{stage}-{key}", console.line) as waited:
+    with stage_lock(plan.shared / "locks", f"{stage}-{key}", console.line):
         folder = plan.folder(stage)
-        if waited:
-            finished, words = stage_state(stage, folder, plan.fingerprints[stage], plan.inputs[stage], plan.experiment)
-            if finished:
-                _link_data(plan)
-                return {"state": "cached", "seconds": 0.0, "why": f"finished by another process meanwhile: {words}"}
+        # Also without waiting: the other process may have finished between the plan and the lock.
+        finished, words = stage_state(stage, folder, plan.fingerprints[stage], plan.inputs[stage], plan.experiment)
+        if finished:
+            _link_data(plan)
+            return {"state": "cached", "seconds": 0.0, "why": f"finished by another process meanwhile: {words}"}
         console.stage(stage, why)
         began = time.perf_counter()
         with _full_disk():
