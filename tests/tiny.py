@@ -80,7 +80,7 @@ def randomise(model: torch.nn.Module, seed: int, scale: float) -> None:
             generator = torch.Generator().manual_seed(seed * 1_000_003 + sum((i + 1) * ord(c) for i, c in enumerate(name)))
             noise = torch.randn(tensor.shape, generator=generator)
             if name.endswith("A_log"):
-                tensor.copy_(noise * 0.5)
+                tensor.copy_(noise * 0.5 - 3)  # a memory of some twenty tokens; a short one drowns padding tests in rounding
             elif tensor.ndim == 1:
                 tensor.add_(noise * 0.1)
             else:
@@ -208,7 +208,7 @@ def tiny_hybrid(
     hidden: int = 32,
     layers: int = 4,
     seed: int = 0,
-    scale: float = 0.15,
+    scale: float = 0.1,
     real_ids: bool = False,
     tie: bool = True,
 ) -> Path:
@@ -236,8 +236,8 @@ def tiny_hybrid(
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "head_dim": 16,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
             "linear_num_key_heads": 2,
             "linear_num_value_heads": 4,
             "linear_conv_kernel_dim": 4,
@@ -308,3 +308,19 @@ def tiny_hybrid(
         {"image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 4, "merge_size": 2},
     )
     return folder
+
+
+def source_of(folder: str | Path, **spec: Any) -> Any:
+    """`folder` (or any other model.name) as llmclick resolves it."""
+    from types import SimpleNamespace
+
+    from llmclick.modeling.llm.models.base import resolve_source
+
+    return resolve_source(SimpleNamespace(**{"name": str(folder), "revision": None, "architecture": "auto", **spec}), str)
+
+
+def load_tiny(folder: str | Path, **options: Any) -> Any:
+    """The LanguageModel in `folder`, fp32 on the CPU."""
+    from llmclick.modeling.llm.models.base import load_language_model
+
+    return load_language_model(source_of(folder), **options)

@@ -355,8 +355,11 @@ def _hub_source(name: str, revision: str | None, where: Where) -> Source:
                 where=where("model.revision"),
                 key="model.revision",
                 given=given,
-                why=f"{name} is read as a Hub id, and a branch or tag can change under a run; there is also no folder {Path(name).absolute()}",
-                write="the full 40-digit commit from the model's page (Files, History), or model.name: ./folder for a local copy",
+                why=(
+                    f"{name} is read as a Hub id (there is no folder {Path(name).absolute()}), "
+                    "and a branch or tag can change under a run"
+                ),
+                write="the full 40-digit commit from the model's page (Files, History), or model.name: ./folder for a copy",
             )
         )
     os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", str(int(_HUB_TIMEOUT)))
