@@ -284,6 +284,13 @@ training:
     assert all(problem.why and problem.write for problem in found)
 
 
+def test_a_file_that_is_wrong_everywhere_is_cut_with_a_count(folder):
+    """Fifty problems and how many more there are."""
+    found = problems(BASE + "".join(f"x{number}: 1\n" for number in range(70)))
+    assert len(found) == 51
+    assert found[-1].why.startswith("20 more")
+
+
 @pytest.mark.parametrize(
     ("override", "suggested"),
     [

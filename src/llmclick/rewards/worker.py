@@ -72,7 +72,11 @@ def _bind(start: dict[str, Any]) -> list[tuple[Entry[Reward], dict[str, Any]]]:
     load_imports(start["imports"])
     for module, file in start["modules"]:
         _load_module(module, file)
-    return [(REWARDS.get(spec["name"]), spec["params"]) for spec in start["specs"]]
+    bound = [(REWARDS.get(spec["name"]), spec["params"]) for spec in start["specs"]]
+    for entry, _ in bound:
+        if entry.shipped and "package" in entry.options:
+            importlib.import_module(entry.options["package"])  # seconds that are not the first completion's
+    return bound
 
 
 def _load_module(module: str, file: str) -> None:

@@ -1,0 +1,204 @@
+"""Each tracker is read back from its own store; none of them can stop a run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sqlite3
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmclick.errors import InputError
+from llmclick.tracking.files import write_atomic
+from llmclick.tracking.metrics import MetricsFile
+from llmclick.tracking.trackers import TRACKERS, TrackedRun, Tracking, check_tracker, named_numbers, send
+
+RECORDS: list[dict[str, Any]] = [
+    {"step": step, "reward": step / 4, "reward/json_valid": 0.5, "groups": {"mixed": 3, "all_right": 1}, "kl": None, "lr": 2e-5}
+    for step in (1, 2, 3)
+]
+EXPECTED = {
+    "reward": [0.25, 0.5, 0.75],
+    "reward/json_valid": [0.5] * 3,
+    "groups/mixed": [3.0] * 3,
+    "groups/all_right": [1.0] * 3,
+}
+ALL = {*EXPECTED, "lr", "eval/reward", "eval/n", "validate/reward/base", "validate/reward/trained", "validate/passed"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "output" / "cities-1a2b3c4d"
+    for record in RECORDS:
+        MetricsFile(folder / "metrics.jsonl").append(record)
+    MetricsFile(folder / "eval.jsonl").append({"step": 2, "reward": 0.9, "n": 8})
+    verdict = {"passed": True, "metrics": {"reward": {"base": 0.1, "trained": 0.9}}}
+    write_atomic(folder / "validate" / "verdict.json", json.dumps(verdict).encode())
+    write_atomic(folder / "config.yaml", b"pipeline: {name: cities}\nmethod: {group_size: 4}\n")
+    return folder
+
+
+def needs(package: str) -> Any:
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"the extra {package} is not installed: uv sync --extra {package}")
+
+
+def sent(run: Path, name: str, params: dict[str, Any], **environment: str) -> None:
+    """In a process of its own: trackers keep threads, servers and global state."""
+    import os
+
+    code = f"from llmclick.tracking.trackers import send; assert send({str(run)!r}, {name!r}, {params!r}) == 3"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@needs("tensorboard")
+def test_tensorboard_receives_every_metric(run: Path) -> None:
+    sent(run, "tensorboard", {})
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+    from tensorboard.util import tensor_util
+
+    found: dict[str, list[tuple[int, float]]] = {}
+    for path in sorted((run / "tensorboard").iterdir()):
+        for event in EventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append((event.step, float(tensor_util.make_ndarray(value.tensor))))
+    assert set(found) == ALL
+    for name, values in EXPECTED.items():
+        assert found[name] == [(step, pytest.approx(value)) for step, value in enumerate(values, 1)]
+
+
+def wandb_records(data: bytes) -> Iterator[bytes]:
+    """The records of a .wandb file: LevelDB's log format (blocks of 32 KiB; checksum, length, kind) after a header of 7 bytes."""
+    place, whole = 7, b""
+    while place < len(data):
+        left = 32768 - place % 32768
+        if left < 7:
+            place += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, place + 4)
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            yield whole
+            whole = b""
+
+
+@pytest.mark.slow
+@needs("wandb")
+def test_wandb_receives_every_metric_offline(run: Path) -> None:
+    sent(run, "wandb", {"mode": "offline"})
+    from wandb.proto import wandb_internal_pb2
+
+    (path,) = (run / "wandb").glob("offline-run-*/*.wandb")
+    found: dict[str, list[tuple[int, float]]] = {}
+    for data in wandb_records(path.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for name, value in row.items():
+            if not name.startswith("_"):
+                found.setdefault(name, []).append((row["step"], value))
+    assert set(found) - {"step"} == ALL
+    for name, values in EXPECTED.items():
+        assert found[name] == list(enumerate(values, 1))
+
+
+@pytest.mark.slow
+@needs("mlflow")
+def test_mlflow_receives_every_metric_in_a_file_store(run: Path) -> None:
+    sent(run, "mlflow", {})
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=(run.parent / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("llmclick")
+    (stored,) = client.search_runs([experiment.experiment_id])
+    assert set(stored.data.metrics) == {name.replace("/", ".") for name in ALL}
+    assert stored.data.params["method.group_size"] == "4"
+    for name, values in EXPECTED.items():
+        history = sorted(client.get_metric_history(stored.info.run_id, name.replace("/", ".")), key=lambda one: one.step)
+        assert [(one.step, one.value) for one in history] == list(enumerate(values, 1))
+
+
+@pytest.mark.slow
+@needs("trackio")
+def test_trackio_receives_every_metric_in_its_database(run: Path, tmp_path: Path) -> None:
+    sent(run, "trackio", {}, TRACKIO_DIR=str(tmp_path / "trackio"))
+    (path,) = (tmp_path / "trackio").glob("llmclick*.db")
+    with sqlite3.connect(path) as database:
+        rows = database.execute("select step, metrics from metrics where run_name = ? order by id", (run.name,)).fetchall()
+    found: dict[str, list[tuple[int, float]]] = {}
+    for step, metrics in rows:
+        for name, value in json.loads(metrics).items():
+            found.setdefault(name, []).append((step, value))
+    assert set(found) == ALL
+    for name, values in EXPECTED.items():
+        assert found[name] == list(enumerate(values, 1))
+
+
+class Broken:
+    """Fails at everything but opening."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        pass
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        raise OSError("no route to host")
+
+    def close(self) -> None:
+        raise OSError("no route to host")
+
+
+class Unopenable(Broken):
+    """Fails at opening."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        raise RuntimeError("no key")
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(Broken, "OSError: no route to host"), (Unopenable, "RuntimeError: no key")])
+def test_a_tracker_that_fails_is_one_line_and_a_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type, reason: str
+) -> None:
+    monkeypatch.setitem(TRACKERS._own, "broken", type(TRACKERS.get("wandb"))("broken", kind, "", 0, False))
+    said: list[str] = []
+    tracking = Tracking("broken", TrackedRun(tmp_path), said.append)
+    for record in RECORDS:
+        tracking.log(record)
+    tracking.verdict({"passed": True, "metrics": {}}, 3)
+    assert said == [f"tracker broken failed and the run goes on without it: {reason}"]
+    tracking.close()
+    assert said[1:] == ["broken: 5 times something could not be sent; metrics.jsonl has every number"]
+
+
+def test_numbers_are_named_by_their_place_and_nulls_are_left_out() -> None:
+    record = {"step": 4, "reward": 0.5, "kl": None, "groups": {"mixed": 2}, "reward/x": 1, "reward_failures": {}}
+    assert named_numbers(record) == ({"reward": 0.5, "groups/mixed": 2.0, "reward/x": 1.0}, 4)
+    assert named_numbers({"step": 0, "reward": 0.5, "n": 8}) == ({"eval/reward": 0.5, "eval/n": 8.0}, 0)
+
+
+def test_an_unknown_tracker_and_a_missing_package_are_said_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    (problem,) = check_tracker("wandbb", "x.yaml:3")
+    assert problem.write.startswith("write one of wandb")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (problem,) = check_tracker("mlflow", "x.yaml:3")
+    assert "uv sync --extra mlflow" in problem.write
+    with pytest.raises(InputError):
+        send("nowhere", "mlflow")
+
+
+def test_importing_the_trackers_imports_none_of_them() -> None:
+    code = (
+        "import sys, llmclick.tracking.trackers; "
+        "sys.exit(any(name in sys.modules for name in ('wandb', 'mlflow', 'trackio', 'tensorboard', 'torch', 'pydantic')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
