@@ -78,7 +78,7 @@ def test_tensorboard_receives_every_metric(run: Path) -> None:
 
 
 def wandb_records(data: bytes) -> Iterator[bytes]:
-    """The records of a .wandb file: LevelDB's log format (blocks of 32 KiB; checksum, length, kind) after a header of 7 bytes."""
+    """The records of a .wandb file: LevelDB's log format (blocks of 32 KiB; checksum, length, kind) after 7 bytes."""
     place, whole = 7, b""
     while place < len(data):
         left = 32768 - place % 32768
@@ -115,8 +115,9 @@ def test_wandb_receives_every_metric_offline(run: Path) -> None:
 
 @pytest.mark.slow
 @needs("mlflow")
-def test_mlflow_receives_every_metric_in_a_file_store(run: Path) -> None:
+def test_mlflow_receives_every_metric_in_a_file_store(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent(run, "mlflow", {})
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=(run.parent / "mlruns").as_uri())
