@@ -37,7 +37,9 @@ def test_hand_written_cases(entry):
     lines = [json.loads(line) for line in (DATA / f"{entry.name}.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(lines) >= 20
     assert {line["expect"] for line in lines} == {0, 1}
-    wrong = [(line, got) for line in lines if (got := entry.value(line["completion"], line["row"], line["params"])) != line["expect"]]
+    wrong = [
+        (line, got) for line in lines if (got := entry.value(line["completion"], line["row"], line["params"])) != line["expect"]
+    ]
     assert wrong == []
 
 

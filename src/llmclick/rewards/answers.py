@@ -93,7 +93,8 @@ def digits_of(number: int) -> str:
     return str(Decimal(number))
 
 
-def _texts(value: object) -> list[str]:
+def texts_of(value: object) -> list[str]:
+    """The ways in which a JSON value is written as a text that is not blank, none if it is no text, number, true or false."""
     if isinstance(value, bool):
         return ["true", "True"] if value else ["false", "False"]
     if isinstance(value, int):
@@ -116,8 +117,16 @@ def gold_texts(row: dict[str, Any], params: dict[str, Any]) -> list[str]:
     key = params.get("answer", "answer")
     value = row.get(key) if isinstance(key, str) else None
     if isinstance(value, (list, tuple)):
-        return [text for item in value for text in _texts(item)]
-    return _texts(value)
+        return [text for item in value for text in texts_of(item)]
+    return texts_of(value)
+
+
+def brief(value: object) -> str:
+    """A value for a message, at most 60 characters of it."""
+    try:
+        return repr(value if isinstance(value, str) else str(value))[:60]
+    except ValueError:  # an integer of more than 4300 digits
+        return "(too large to show)"
 
 
 def refuse_gold(row: dict[str, Any], params: dict[str, Any]) -> str | None:
@@ -132,4 +141,4 @@ def refuse_gold(row: dict[str, Any], params: dict[str, Any]) -> str | None:
         return f"{key!r} is null, so no completion could be right"
     if isinstance(value, str):
         return f"{key!r} is blank, so every completion or none would be right"
-    return f"{key!r} is {type(value).__name__} {str(value)[:60]!r}, not a text, a number, true or false, or a list of these"
+    return f"{key!r} is {type(value).__name__} {brief(value)}, not a text, a number, true or false, or a list of these"

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from llmclick.rewards import REWARDS
-from llmclick.rewards.answers import answer_part, gold_texts, refuse_gold, same_form
+from llmclick.rewards.answers import answer_part, gold_texts, refuse_gold, same_form, texts_of
 from llmclick.rewards.params import answer_key, is_bool, param
 
 
@@ -17,9 +17,9 @@ def _is_labels(value: object) -> str | None:
         return None
     if not isinstance(value, (list, tuple)) or len(value) < 2:
         return "write a list of at least two labels such as [A, B, C, D], or the key of the row that holds the list"
-    if any(isinstance(label, (dict, list)) or label is None or not same_form(str(label)) for label in value):
+    if not all(texts_of(label) for label in value):
         return "write labels that are texts or numbers and not blank"
-    forms = [same_form(str(label)).casefold() for label in value]
+    forms = [same_form(texts_of(label)[0]).casefold() for label in value]
     return None if len(set(forms)) == len(forms) else "write each label once"
 
 
@@ -39,7 +39,7 @@ def _labels(row: dict[str, Any], params: dict[str, Any]) -> list[str]:
         labels = list(labels) if isinstance(labels, dict) else labels
     if not isinstance(labels, (list, tuple)) or _is_labels(labels) is not None:
         return []
-    return [same_form(str(label)) for label in labels]
+    return [same_form(texts_of(label)[0]) for label in labels]
 
 
 def _wanted(row: dict[str, Any], params: dict[str, Any]) -> set[int]:
@@ -114,6 +114,9 @@ _CLAUSE_END = re.compile(r"[.;,:!?\n]")
 _VERB_AFTER_LETTER = _words(
     """is was are were fits because since as and or but can could cannot may might would will does do did has had seems
     looks appears sounds fails follows matches works holds describes for in with must should being it"""
+)
+_AFTER_NO = _words(
+    "and or but because since as that this it they the there he she we you i is was not wait if when in at yes no"
 )
 _JOINED = re.compile(
     r"[\s,/&|]{0,4}(?:(?:and|or|and/or|or maybe|plus)\s{1,3})?(?:(?:option|also|both)\s{1,3})?[\s(\"'*_`]{0,4}\Z", re.IGNORECASE
@@ -216,6 +219,8 @@ def _mentions(text: str, labels: list[str], ignore_case: bool) -> Iterator[_Ment
         label = labels[number]
         if len(label) == 1 and label.isalpha() and not _is_letter_label(text, mention, label):
             continue
+        if label.casefold() == "no" and _is_determiner(text, mention):
+            continue
         yield mention
 
 
@@ -253,6 +258,12 @@ def _is_letter_label(text: str, mention: _Mention, label: str) -> bool:
         return False
     alone = _own_line(text, mention) or (_starts_line(text, mention) and right in (".", ":"))
     return alone or _cue_before(text, mention.start) or _word_before(text, mention.start) in ("option", "choice", "answer")
+
+
+def _is_determiner(text: str, mention: _Mention) -> bool:
+    """Whether "no" belongs to the next word ("no doubt") and answers nothing."""
+    word = re.match(r"[ \t]{1,3}([^\W\d_]{1,20})", text[mention.end : mention.end + 24])
+    return word is not None and word[1].casefold() not in _AFTER_NO
 
 
 def _word_before(text: str, start: int) -> str:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from llmclick.rewards import REWARDS
-from llmclick.rewards.answers import gold_texts, refuse_gold
+from llmclick.rewards.answers import brief, gold_texts, refuse_gold
 from llmclick.rewards.numerals import Number, final_number, same_number
 from llmclick.rewards.params import answer_key, param
 
@@ -37,7 +37,7 @@ def _refuse(row: dict[str, Any], params: dict[str, Any]) -> str | None:
     if _golds(row, params):
         return None
     key = params.get("answer", "answer")
-    return refuse_gold(row, params) or f"{key!r} has no number in it: {str(row[key])[:60]!r}"
+    return refuse_gold(row, params) or f"{key!r} has no number in it: {brief(row[key])}"
 
 
 def _right(row: dict[str, Any], params: dict[str, Any]) -> str | None:

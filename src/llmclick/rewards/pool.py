@@ -51,6 +51,7 @@ class _Worker:
     back: int
     since: float
     ready: bool = False
+    ready_at: float = 0.0
     outbox: bytearray = field(default_factory=bytearray)
     inbox: bytearray = field(default_factory=bytearray)
     doing: deque[int] = field(default_factory=deque)
@@ -94,8 +95,7 @@ class Pool:
         began = time.monotonic()
         try:
             while waiting or any(worker.doing for worker in self._workers):
-                busy = time.monotonic() - began
-                if waiting and len(self._workers) < WORKERS and busy >= _ANOTHER_AFTER * len(self._workers):
+                if waiting and self._is_short(began):
                     self._new_worker()
                 for worker in self._workers:
                     self._fill(worker, waiting, jobs, encoded)
@@ -104,6 +104,12 @@ class Pool:
             self.close()
             raise
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def _is_short(self, began: float) -> bool:
+        """Whether one more worker is worth its start: none is there, or all have been at work for a while."""
+        ready = max((worker.ready_at for worker in self._workers), default=began)
+        long = time.monotonic() - max(began, ready) >= _ANOTHER_AFTER
+        return not self._workers or (len(self._workers) < WORKERS and long and all(worker.ready for worker in self._workers))
 
     def _fill(self, worker: _Worker, waiting: deque[int], jobs: Sequence[Job], encoded: dict[int, str]) -> None:
         ahead = min(_WINDOW, max(1, -(-len(waiting) // (2 * WORKERS))))
@@ -172,7 +178,7 @@ class Pool:
             if "refused" in answer:
                 raise RewardError(_no_start("the worker could not load the rewards", answer["refused"]))
             if not worker.ready:
-                worker.ready = True
+                worker.ready, worker.ready_at = True, worker.since
                 continue
             settle(worker.doing.popleft(), Outcome(answer["v"], answer["f"], answer["d"], answer["c"]))
         return True
