@@ -174,3 +174,9 @@ def test_a_run_before_validation_tells_what_it_sampled(tmp_path: Path) -> None:
     assert story.badge == "unfinished"
     assert "over 10 steps the sampled reward went from 0.30 to 0.80" in story.headline
     assert "Training took 40s for 10 steps: sampling 75 % and the gradient 25 %." in story.sentences
+
+
+def test_the_stages_say_how_long_they_took(tmp_path: Path) -> None:
+    for stage, seconds in (("data", 1.5), ("train", 70.0), ("validate", 12.0)):
+        write_atomic(tmp_path / stage / "manifest.json", json.dumps({"seconds": seconds}).encode())
+    assert "By stage: data 1.5s, train 1m10s and validate 12s." in tell(read_experiment(tmp_path)).sentences

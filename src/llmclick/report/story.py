@@ -52,6 +52,9 @@ def tell(run: Experiment) -> Story:
     spent = _time(run)
     if spent:
         sentences.append(spent)
+    stages = stage_seconds(run)
+    if len(stages) > 1:
+        sentences.append("By stage: " + _and([f"{stage} {duration(seconds)}" for stage, seconds in stages]) + ".")
     trained = sum(seconds for _, seconds in phases(run))
     if trained:
         tiles.append(("Training time", duration(trained), f"{len(run.metrics)} steps"))
@@ -76,10 +79,14 @@ def phases(run: Experiment) -> list[tuple[str, float]]:
     return known + ([("other", rest)] if rest > 0.005 * whole and whole else [])
 
 
-def planned_steps(run: Experiment) -> int | None:
-    """How many optimizer steps the run has in all, as far as its files say."""
-    steps = run.stages["train"].get("steps") if "train" in run.stages else None
-    return steps if isinstance(steps, int) else None
+def stage_seconds(run: Experiment) -> list[tuple[str, float]]:
+    """Seconds of the finished stages, as their manifests say (of a resumed stage: its last session)."""
+    found = []
+    for stage, manifest in run.stages.items():
+        seconds = manifest.get("seconds")
+        if isinstance(seconds, (int, float)):
+            found.append((stage, float(seconds)))
+    return found
 
 
 def _badge(run: Experiment) -> str:
