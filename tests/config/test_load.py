@@ -640,6 +640,12 @@ def test_set_below_an_anchor_changes_one_place_only(folder):
     text = BASE.replace("- name: local_jsonl\n      path: rows.jsonl", "- &s {name: local_jsonl, path: rows.jsonl}\n    - *s")
     config = load(text, "data.sources.1.limit=3")
     assert [source.limit for source in config.data.sources] == [None, 3]
+    text = BASE.replace(
+        "path: rows.jsonl",
+        "path: rows.jsonl\n      fields: &f {prompt: q}\n    - {name: local_jsonl, path: rows.jsonl, fields: *f}",
+    )
+    config = load(text, "data.sources.1.fields.answer=a")
+    assert [source.fields for source in config.data.sources] == [{"prompt": "q"}, {"prompt": "q", "answer": "a"}]
 
 
 @pytest.mark.parametrize(

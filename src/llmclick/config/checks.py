@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 STAGES = ("data", "train", "validate")
@@ -95,6 +95,10 @@ def _rows(value: Any) -> Any:
     return None if value == "all" else value
 
 
+Rows = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_rows)]
+"""A count of rows, or `all` (None)."""
+
+
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMGT]?B)")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
@@ -121,6 +125,9 @@ def _targets(value: Any) -> Any:
         return tuple(value)
     return refuse("targets are the word auto or a list", "write auto, or a list such as [q_proj, v_proj]")
 
+
+Targets = Annotated[Any, BeforeValidator(_targets)]
+"""`auto`, or a tuple of names."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

@@ -29,6 +29,9 @@ from llmclick.pipeline.recipes import RECIPES
 
 S = TypeVar("S", bound=Section)
 
+MOST = 50
+"""How many problems of one file are shown."""
+
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Reads and checks a config file; `overrides` are `a.b=c` texts as `--set` takes them, applied in order.
@@ -45,7 +48,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     loader = _Loader(name, root, problems)
     config = loader.config()
     if loader.problems:
-        raise InputError(sorted(loader.problems, key=lambda problem: _order(problem, name)))
+        found = sorted(loader.problems, key=lambda problem: _order(problem, name))
+        if len(found) > MOST:
+            more = Problem(name, "", f"{len(found) - MOST} more problems are not shown", "mend the ones above first")
+            found = [*found[:MOST], more]
+        raise InputError(found)
     return config
 
 

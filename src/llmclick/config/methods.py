@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from llmclick.config.checks import Text
 
@@ -47,7 +47,7 @@ class RewardSpec(Section):
 
 
 class SharedMethod(Section):
-    """What both recipes take."""
+    """What both recipes take. Use GrpoMethod or CispoMethod."""
 
     group_size: Annotated[int, Field(ge=2)] = Field(
         default=8,
@@ -159,6 +159,3 @@ class CispoMethod(SharedMethod):
     def beta(self) -> float:
         """CISPO has no KL penalty."""
         return 0.0
-
-
-__all__ = ["BeforeValidator", "CispoMethod", "GrpoMethod", "RewardSpec", "Section", "SharedMethod"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import types
-import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -83,14 +81,6 @@ def all_keys() -> Iterator[tuple[str, FieldInfo, type[Section]]]:
 
     for section, cls in SECTIONS.items():
         yield from below(section, cls)
-
-
-def field_class(info: FieldInfo) -> type[Section] | None:
-    """The config class of a field that holds one (`AdapterSpec | None`), or None."""
-    options = [info.annotation, *typing.get_args(info.annotation)]
-    if isinstance(info.annotation, types.UnionType):
-        options = list(typing.get_args(info.annotation))
-    return next((option for option in options if isinstance(option, type) and issubclass(option, Section)), None)
 
 
 def _alike(one: str, other: str) -> float:

@@ -14,12 +14,12 @@ from llmclick.config.checks import (
     STAGES,
     Name,
     Paths,
+    Rows,
     Size,
     Stages,
+    Targets,
     Text,
     UserPath,
-    _rows,
-    _targets,
     looks_like_path,
     refuse,
 )
@@ -165,7 +165,7 @@ class AdapterSpec(Section):
         default=16, description="The rank: how many directions each adapted layer can move in."
     )
     alpha: Annotated[float, Field(gt=0)] = Field(default=32.0, description="The adapter's output is scaled by alpha / r.")
-    targets: Annotated[Any, BeforeValidator(_targets)] = Field(
+    targets: Targets = Field(
         default="auto",
         description="Which linear layers get an adapter: `auto` takes all of the model's own in attention and feed-forward "
         "blocks, a list of names takes those.",
@@ -285,7 +285,7 @@ class ValidationConfig(Section):
         "difference is at least 0.05 and its 95 % interval lies above 0.",
         json_schema_extra={"shape": "a mapping from metric to number"},
     )
-    rows: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_rows)] = Field(
+    rows: Rows = Field(
         default=None,
         description="Judges at most so many held-out rows. Left out (or `all`), all of them.",
         json_schema_extra={"default": "all", "shape": "a whole number, at least 1, or all"},
