@@ -1,6 +1,10 @@
+import json
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llmclick.data.rows import canonical, check_prompt, content_hash, identify, read_jsonl, rename, shorten
 from llmclick.errors import Problem
@@ -218,3 +222,36 @@ def test_many_problems_are_counted() -> None:
     shown = shorten(problems, "rows")
     assert shown[:20] == problems[:20]
     assert [problem.why for problem in shown[20:]] == ["and 5 more rows like these"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+MESSAGE = st.fixed_dictionaries({}, optional={"role": JSON | st.just("user"), "content": JSON})
+
+
+@given(st.binary(max_size=200) | st.text(alphabet='{}[]":,\\ue+-0189.anul\r\n\ufeff ', max_size=60).map(str.encode))
+@settings(deadline=None, max_examples=300)
+def test_no_bytes_break_the_reader(raw: bytes) -> None:
+    """Whatever lies in the file: rows and problems with line numbers, never an exception."""
+    with tempfile.TemporaryDirectory() as folder:
+        pairs, problems = read(Path(folder), raw)
+    lines = raw.count(b"\n") + 1
+    for where in [where for _, where in pairs] + [problem.where for problem in problems if ":" in problem.where]:
+        assert 1 <= int(where.rpartition(":")[2]) <= lines
+    assert all(isinstance(data, dict) and len(content_hash(data)) == 16 for data, _ in pairs)
+
+
+@given(st.dictionaries(st.text(max_size=5), JSON, max_size=4), JSON | st.lists(MESSAGE, max_size=3))
+@settings(deadline=None, max_examples=300)
+def test_no_value_breaks_the_prompt_check(data: dict, prompt: object) -> None:
+    """Any JSON value as prompt is accepted or refused with the row's place; what is written is read back equal."""
+    row = {**data, "prompt": prompt}
+    problem = check_prompt(row, "f:1")
+    assert problem is None or problem.where == "f:1"
+    with tempfile.TemporaryDirectory() as folder:
+        pairs, problems = read(Path(folder), json.dumps(row).encode())
+    assert problems == []
+    assert pairs == [(row, "rows.jsonl:1")]

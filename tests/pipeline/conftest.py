@@ -86,7 +86,9 @@ class Lab:
         if self.passed:
             link.symlink_to(Path("..") / "train" / "checkpoint")
         reward = {"base": 0.0, "trained": 0.5, "difference": 0.5, "low": 0.2, "high": 0.8, "n": 4}
-        return {"metrics": {"reward": reward}, "passed": self.passed, "reasons": []}
+        why = "" if self.passed else "too little"
+        bound = {"kind": "gain", "metric": "reward", "bound": 0.1, "value": 0.5, "passed": self.passed, "why": why}
+        return {"metrics": {"reward": reward}, "passed": self.passed, "bounds": [bound], "notices": []}
 
 
 @pytest.fixture

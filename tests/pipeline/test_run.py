@@ -319,6 +319,33 @@ def test_a_second_process_waits_and_reuses(lab: Any) -> None:
     assert {result.exit for result in results} == {0}
 
 
+def test_the_plan_comes_first_and_the_table_last(lab: Any) -> None:
+    """Config notices, the plan with a reason for each stage, the stages, the table, the bounds, the checkpoint."""
+    result = lab.run("method.clip=0.3")
+    text = lab.said.getvalue()
+    places = [
+        text.index(part)
+        for part in (
+            "clip",
+            "Plan",
+            "> data",
+            "16 rows train, 4 are held out",
+            "> train",
+            "95 % interval",
+            "gain reward 0.1: met (0.5)",
+        )
+    ]
+    assert places == sorted(places)
+    assert text.splitlines()[-1] == f"passed: {result.experiment}/validate/checkpoint"
+    assert "+0.200 .. +0.800" in text
+    lab.passed = False
+    lab.run("method.clip=0.3", "validation.gain.reward=0.9")
+    assert "missed (too little)" in lab.said.getvalue()
+    assert lab.said.getvalue().splitlines()[-1].endswith(f"{result.experiment}/train/checkpoint")
+    lab.run("method.clip=0.3", stages=("data",))
+    assert lab.said.getvalue().splitlines()[-1].startswith("not judged")
+
+
 def test_explain_names_what_differs(lab: Any) -> None:
     """`explain DIR`: everything cached; after a changed row, the stage and the input that differs."""
     experiment = lab.run().experiment

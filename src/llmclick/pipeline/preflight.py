@@ -217,7 +217,9 @@ def stage_state(stage: str, folder: Path, print_: str, inputs: dict[str, Any], e
 
 def _data_words(manifest: Manifest) -> str:
     counts = manifest.result.get("counts", {})
-    return f"{counts.get('train', '?')} training and {counts.get('validation', '?')} held-out rows"
+    left_out = sum(count for name, count in counts.items() if name.startswith("skipped"))
+    more = f", {left_out} left out because they do not fit" if left_out else ""
+    return f"{counts.get('train', '?')} training and {counts.get('validation', '?')} held-out rows{more}"
 
 
 def _never_finished(stage: str, folder: Path, experiment: Path) -> str:
@@ -266,7 +268,7 @@ def neighbours(output: Path, name: str, experiment: Path, inputs: dict[str, dict
     else:
         step = last_step(folder)
         progress = f"is at step {step}" if step else "has not taken a step"
-    return [f"a new experiment: {folder}{others} {progress} and differs in {_joined(differing)}. It stays as it is"]
+    return [f"a new experiment beside {folder}{others}, which {progress} and stays as it is. Different: {_joined(differing)}"]
 
 
 def _check_experiment(experiment: Path, print_: str) -> None:

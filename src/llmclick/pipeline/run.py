@@ -14,6 +14,7 @@ import llmclick
 from llmclick.errors import Interrupted, TrainingStopped
 from llmclick.pipeline.data import Dataset, write_dataset
 from llmclick.pipeline.lock import stage_lock
+from llmclick.pipeline.outcome import show_outcome
 from llmclick.pipeline.preflight import Plan, Preflight, make_plan, preflight, stage_state
 from llmclick.pipeline.stage import (
     MANIFEST,
@@ -73,7 +74,7 @@ def run(config: Any, stages: Sequence[str] | None = None, console: Any = None) -
         console = Console()
     with _stopped_by_hand():
         plan = make_plan(config, stages)
-        for notice in plan.notices:
+        for notice in (*config.notices, *plan.notices):
             console.notice(notice)
         console.plan([(planned.stage, planned.state, planned.why) for planned in plan.stages])
         done: dict[str, dict[str, Any]] = {
@@ -89,7 +90,9 @@ def run(config: Any, stages: Sequence[str] | None = None, console: Any = None) -
             for planned in plan.stages:
                 if planned.state == "run":
                     done[planned.stage] = _run_stage(planned.stage, planned.why, plan, checked, console)
-        return _result(plan, {stage: done[stage] for stage in STAGES})
+        result = _result(plan, {stage: done[stage] for stage in STAGES})
+        show_outcome(console, result.experiment, result.passed, result.verdict)
+        return result
 
 
 def _open_experiment(plan: Plan, console: Any, steps: int) -> None:
