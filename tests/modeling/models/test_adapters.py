@@ -118,7 +118,7 @@ def test_adapter_state_comes_back(any_folder: Path) -> None:
 
 
 def test_saved_adapter_is_pefts(dense_folder: Path, tmp_path: Path) -> None:
-    """peft puts the saved adapter on a plain model and gets the adapted logits; the config names the base model; same bytes twice."""
+    """peft puts the saved adapter on a plain model and gets the adapted logits; it names its base; same bytes twice."""
     from peft import PeftModel
 
     model = moved(dense_folder)

@@ -64,7 +64,7 @@ def test_hidden_and_head_are_the_models_forward(model: Any) -> None:
 
 @torch.no_grad()
 def test_left_padding_changes_nothing(model: Any) -> None:
-    """Log-probabilities of prompts of 1, 2, 63, 64, 65 and 150 tokens in one left-padded batch equal those of each alone, to 1e-5."""
+    """Log-probs of prompts of 1, 2, 63, 64, 65 and 150 tokens in one left-padded batch equal those of each alone, to 1e-5."""
     sequences = [sequence(length) for length in LENGTHS]
     ids, positions, mask = left_padded(sequences, model.pad_id)
     logits = model.logits(model.hidden(ids, positions, mask, model.new_cache(6, 150, 0, training=False)))
@@ -140,7 +140,7 @@ def test_gradients_through_the_shared_prompt(model: Any, lengths: tuple[int, ...
 @pytest.mark.parametrize("inference", [True, False])
 @pytest.mark.parametrize("fast", [True, False])
 def test_decoding_with_rows_dropped(model: Any, fast: bool, inference: bool) -> None:
-    """Token by token through the cache, with rows dropped on the way, every step's log-probs equal the full forward's to 1e-5."""
+    """Token by token through the cache, rows dropped on the way, each step's log-probs equal the full forward's to 1e-5."""
     if model.family == "hybrid":
         for layer in delta_net_layers(model.module):
             layer.fast_step = fast
@@ -185,7 +185,7 @@ def test_a_deep_copy_runs_on_its_own_weights(model: Any) -> None:
 
 
 def test_greedy_generate_of_transformers_agrees(any_folder: Path) -> None:
-    """transformers' own generate, with its own cache, still runs on the loaded module and finds the tokens of the plain forward."""
+    """transformers' own generate, with its own cache, runs on the loaded module and finds the plain forward's tokens."""
     model = load_tiny(any_folder)
     ids = sequence(12)
     out = model.module.generate(torch.tensor([ids]), max_new_tokens=6, do_sample=False, eos_token_id=None)[0].tolist()
@@ -206,7 +206,7 @@ def test_stop_ids_are_the_union(dense_folder: Path, tmp_path: Path) -> None:
 
 
 def test_hybrid_ids(tmp_path: Path) -> None:
-    """With the published ids: stop set {248046, 248044}, pad 248044, image, video and vision tokens and padded rows suppressed."""
+    """Published ids: stop set {248046, 248044}, pad 248044; image, video, vision tokens and padded rows suppressed."""
     from tests.tiny import tiny_hybrid
 
     model = load_tiny(tiny_hybrid(tmp_path / "real", real_ids=True, hidden=8))

