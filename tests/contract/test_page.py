@@ -1,5 +1,9 @@
 """The user's page as tests: every key, value, name and path on it works as written. Only its facts are here."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,13 +120,18 @@ def test_cispo_takes_the_same_keys_and_no_beta():
         load_config(GRPO, ["pipeline.recipe=llm_cispo", "method.beta=0.05", "training.adapter={name: lora}"])
 
 
-def test_the_decorator_of_the_page_works_where_the_page_shows_it():
-    """modeling/llm/methods/grpo.py has REWARDS, and the page's json_valid registers although one ships."""
-    from llmclick.modeling.llm.methods import grpo
-    from llmclick.rewards import REWARDS
-
-    assert grpo.REWARDS is REWARDS
-    assert "json_valid" in REWARDS
+def test_the_decorator_of_the_page_works_where_the_page_shows_it(tmp_path):
+    """json_valid, typed into modeling/llm/methods/grpo.py as shown, is the one that scores, although one ships."""
+    shutil.copytree(ROOT / "src" / "llmclick", tmp_path / "llmclick", ignore=shutil.ignore_patterns("__pycache__"))
+    place = tmp_path / "llmclick" / "modeling" / "llm" / "methods" / "grpo.py"
+    typed = """
+@REWARDS.register("json_valid")                 # modeling/llm/methods/grpo.py
+def json_valid(completion: str, row: dict, params: dict) -> float: return 0.25
+"""
+    place.write_text(place.read_text(encoding="utf-8") + "\n" + typed, encoding="utf-8")
+    command = [sys.executable, "-m", "llmclick.cli", "reward", "json_valid", "--completion", "{}", "--row", "{}"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "reward: 0.25\n"), done.stderr
 
 
 def test_max_length_has_to_leave_room_for_max_new_tokens():

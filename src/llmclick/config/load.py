@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from llmclick.config import names
+from llmclick.config.messages import said
 from llmclick.config.methods import Section
-from llmclick.config.reading import Node, read_file, read_yaml
+from llmclick.config.overrides import override
+from llmclick.config.reading import Node, read_file
 from llmclick.config.rules import Facts, check_all
 from llmclick.config.schema import (
     SECTIONS,
@@ -44,7 +46,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     if root is None:
         raise InputError(problems)
     for text in overrides:
-        problems += _override(root, text)
+        problems += override(root, text)
     loader = _Loader(name, root, problems)
     config = loader.config()
     if loader.problems:
@@ -84,64 +86,6 @@ def _absolute(path: Path) -> str:
         return str(path.expanduser().absolute())
     except (RuntimeError, OSError):
         return str(path)
-
-
-def _override(root: Node, text: str) -> list[Problem]:
-    """Applies one `a.b=c` to the tree."""
-    where = f"--set {text}"
-    dotted, equals, written = text.partition("=")
-    parts = dotted.strip().split(".")
-    if not equals or not all(parts):
-        why = "an override is a dotted key, =, and a value"
-        return [Problem(where, "", why, "write for example --set training.lr=2e-6")]
-    if not written.strip():
-        why = "there is nothing after ="
-        return [Problem(where, dotted, why, f"write {dotted}=null to take the key back to its default, or a value")]
-    value, problems = read_yaml(written, lambda line: where)
-    if problems or value is None:
-        return problems or [Problem(where, dotted, "there is no value after =", f"write {dotted}=null for the default")]
-    reset = value.value is None
-    node = root
-    for depth, part in enumerate(parts):
-        last = depth == len(parts) - 1
-        at = ".".join(parts[:depth])
-        new = Node(where, None, reset=True) if last and reset else value if last else Node(where, None)
-        if node.value is None:
-            node.value = [] if part.isdigit() and depth else {}
-            node.reset = False
-        if isinstance(node.value, list):
-            if not part.isdigit() or int(part) > len(node.value):
-                why = f"{at} is a list of {len(node.value)}; its items are counted from 0"
-                return [
-                    Problem(where, dotted, why, f"write {at}.0 to {at}.{max(len(node.value) - 1, 0)}, or set {at} as a whole")
-                ]
-            if last and reset:
-                return [Problem(where, dotted, "an item of a list has no default", f"set {at} as a whole")]
-            if int(part) == len(node.value):
-                node.value.append(new)
-            else:
-                node.value[int(part)] = new if last else _own(node.value[int(part)])
-            node = node.value[int(part)]
-        elif isinstance(node.value, dict):
-            if last:
-                node.value[part] = new
-            elif part not in node.value or node.value[part].value is None:
-                if reset and depth > 0:
-                    return []  # nothing is written there, so it is at its default
-                node.value[part] = new
-            else:
-                node.value[part] = _own(node.value[part])
-            node = node.value[part]
-        else:
-            why = f"{at} is {names.show(node.value)}, and a single value has nothing below it"
-            return [Problem(where, dotted, why, f"set {at} as a whole")]
-    return []
-
-
-def _own(node: Node) -> Node:
-    """A copy to change: an alias may share the value with another place."""
-    value = node.value
-    return replace(node, value=dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value)
 
 
 @dataclass
@@ -337,7 +281,7 @@ class _Loader:
             wrong.add(name)
             dotted = ".".join([key, *loc])
             given = self.find(dotted) or self.find(f"{key}.{name}")
-            why, write = _said(item, name, cls, given)
+            why, write = said(item, name, cls, given)
             self.add(dotted, why, write, given=given or item["input"])
             self.bad.add(f"{key}.{name}")
         return wrong
@@ -466,77 +410,3 @@ class _Loader:
 def _at(key: str, asked: str) -> str:
     """The key that a check of one reward alone calls `method.reward...`, at its own place."""
     return key + asked.removeprefix("method.reward")
-
-
-def _said(item: Any, name: str, cls: type[Section], node: Node | None) -> tuple[str, str]:
-    """Why pydantic refused a value and what to write, as sentences."""
-    kind, context, given = item["type"], item.get("ctx", {}), item["input"]
-    info = cls.model_fields.get(name)
-    extra = info.json_schema_extra if info and isinstance(info.json_schema_extra, dict) else {}
-    reason = f": {extra['reason']}" if "reason" in extra else ""
-    example = "write a number, such as 0.5" if name in ("min", "max", "gain") and len(item["loc"]) > 1 else _example(name, cls)
-    if kind == "llmclick":
-        return context["why"], context["write"]
-    if kind == "int_type":
-        if isinstance(given, float) and given == int(given) if _finite(given) else False:
-            return "a whole number is expected, and a decimal point makes it another kind", f"write {int(given)}"
-        return f"a whole number is expected, not {_kind(given)}", _number(given, example)
-    if kind in ("float_type", "finite_number"):
-        if isinstance(given, float):
-            return "a finite number is expected", example
-        return f"a number is expected, not {_kind(given)}", _number(given, example)
-    if kind == "bool_type":
-        return f"true or false is expected, not {_kind(given)}", "write true or false"
-    if kind == "string_type":
-        raw = node.raw if node is not None and node.raw else None
-        return f"text is expected, not {_kind(given)}", f'write "{raw}", in quotes' if raw else "write text"
-    if kind == "literal_error":
-        options = [option.strip("'") for option in re.findall(r"'[^']*'", context["expected"])]
-        best = names.closest(str(given), options)
-        return "it is none of the choices", f"write {best[0]}" + (f"; choices: {', '.join(best)}" if len(best) > 1 else "")
-    bounds = {
-        "greater_than": "more than",
-        "greater_than_equal": "at least",
-        "less_than": "less than",
-        "less_than_equal": "at most",
-    }
-    if kind in bounds:
-        limit = next(iter(context.values()))
-        return f"it must be {bounds[kind]} {limit}{reason}", f"write a number of {bounds[kind]} {limit}"
-    if kind in ("dict_type", "list_type", "tuple_type"):
-        shape = extra.get("shape", "a mapping" if kind == "dict_type" else "a list")
-        return f"{shape} is expected, not {_kind(given)}", example
-    return str(item["msg"]), example
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, float) and value - value == 0
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    kinds = {bool: "true or false", int: "a whole number", float: "a number with a decimal point", str: "text"}
-    return kinds.get(type(value), "a mapping" if isinstance(value, dict) else "a list")
-
-
-def _number(given: Any, example: str) -> str:
-    """The remedy for a number that was written as text."""
-    if isinstance(given, str):
-        tidy = given.replace("_", "").replace(",", "").strip()
-        if re.fullmatch(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?", tidy):
-            return f"write {tidy}, without quotes or separators"
-    return example
-
-
-def _example(name: str, cls: type[Section]) -> str:
-    info = cls.model_fields.get(name)
-    if info is None:
-        return "leave it out"
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    if "hint" in extra:
-        return f"write {name}: {extra['hint']}"
-    default = info.get_default(call_default_factory=True)
-    if default in (None, {}, ()):
-        return f"write {extra['shape']}" if "shape" in extra else "write a value, or leave the key out"
-    return f"write for example {name}: {extra.get('default', names.show(default))}"
