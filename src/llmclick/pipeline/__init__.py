@@ -1,0 +1,1 @@
+"""The stages data, train and validate, and what plans and runs them."""

@@ -8,16 +8,26 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmclick.errors import TrainingStopped
 
 if TYPE_CHECKING:
+    import torch
+
     from llmclick.config.schema import Config
     from llmclick.data.prompts import Prompt
+    from llmclick.modeling.llm.compute import Compute
     from llmclick.modeling.llm.models.base import LanguageModel
-    from llmclick.modeling.llm.sampling.base import Completion
+    from llmclick.modeling.llm.models.source import Source
+    from llmclick.modeling.llm.sampling.base import Completion, Request
+    from llmclick.modeling.llm.sampling.local import LocalSampler
     from llmclick.modeling.llm.training.loop import Training
+    from llmclick.modeling.llm.training.policy import Policy
+    from llmclick.modeling.llm.training.step import Objective
+    from llmclick.pipeline.data import Dataset
     from llmclick.pipeline.stage import Job
     from llmclick.rewards.scoring import Score, Scorer
 
@@ -35,7 +45,7 @@ def train(job: Job) -> dict[str, Any]:
     prepare_process()
     with contextlib.ExitStack() as stack:
         should_stop = stack.enter_context(stop_signals(job.console.notice))
-        scorer = stack.enter_context(make_scorer(config, job))
+        scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice))
         training = build_training(job, scorer, should_stop)
         resumed = training.journal.resume(training)
         announce(job, training, resumed)
@@ -45,7 +55,8 @@ def train(job: Job) -> dict[str, Any]:
                 ended_early = run_training(training)
             except TrainingStopped:
                 if training.step:
-                    write_checkpoint(job, training)
+                    with contextlib.suppress(TrainingStopped):  # a full disk has its own sentence already
+                        write_checkpoint(job, training)
                 raise
         if ended_early:
             job.console.notice(ended_early)
@@ -59,29 +70,40 @@ def train(job: Job) -> dict[str, Any]:
     }
 
 
-def build_training(job: Job, scorer: Scorer, should_stop: Callable[[], bool]) -> Training:
-    """Loads the model and puts together what the loop works with."""
-    from llmclick.data.order import Stream, total_steps
+@dataclass
+class Engine:
+    """What samples and trains: the policy with its optimizer, the sampler, the objective, the rows of each sampling batch."""
+
+    policy: Policy
+    optimizer: torch.optim.Optimizer
+    sampler: LocalSampler
+    objective: Objective
+    rows_of: Callable[[int], list[Prompt]]
+    text_of: Callable[[list[int]], str]
+
+    def requests(self, prompts: Sequence[Prompt]) -> list[Request]:
+        """Prompts as the sampler takes them."""
+        from llmclick.modeling.llm.sampling.base import Request
+
+        return [Request(prompt.row.id, prompt.ids) for prompt in prompts]
+
+
+def build_engine(config: Config, source: Source, compute: Compute, dataset: Dataset) -> Engine:
+    """Loads the model, with its adapter if one trains, and puts together what works on it."""
+    from llmclick.data.order import Stream
     from llmclick.modeling.llm.models.adapters import attach
     from llmclick.modeling.llm.models.base import load_language_model, load_tokenizer
     from llmclick.modeling.llm.sampling.local import LocalSampler
-    from llmclick.modeling.llm.training.journal import Journal
-    from llmclick.modeling.llm.training.loop import Training
     from llmclick.modeling.llm.training.optim import adamw
     from llmclick.modeling.llm.training.policy import Policy
     from llmclick.modeling.llm.training.step import Objective
-    from llmclick.pipeline.data import read_dataset
     from llmclick.pipeline.recipes import RECIPES
 
-    config = job.config
     method, settings = config.method, config.training
-    dataset = read_dataset(job.dataset_folder)
-    tokenizer = load_tokenizer(job.source)
-    model = load_language_model(
-        job.source, architecture=config.model.architecture, device=job.compute.device, tokenizer=tokenizer
-    )
+    tokenizer = load_tokenizer(source)
+    model = load_language_model(source, architecture=config.model.architecture, device=compute.device, tokenizer=tokenizer)
     adapter = attach(model, settings.adapter, config.pipeline.seed) if settings.adapter else None
-    policy = Policy(model, job.compute.precision, adapter)
+    policy = Policy(model, compute.precision, adapter)
     stream = Stream(
         [prompt.row.id for prompt in dataset.train],
         epochs=settings.epochs,
@@ -97,46 +119,64 @@ def build_training(job: Job, scorer: Scorer, should_stop: Callable[[], bool]) ->
             for prompt in [dataset.train[draw.index]]
         ]
 
-    sampler = LocalSampler(
-        policy.sampler_model,
-        seed=config.pipeline.seed,
-        temperature=method.temperature,
-        max_new_tokens=method.max_new_tokens,
-        rows=method.sample_rows,
-        autocast=policy.autocast,
+    return Engine(
+        policy=policy,
+        optimizer=adamw(policy.trainable.values(), settings.lr, settings.weight_decay),
+        sampler=LocalSampler(
+            policy.sampler_model,
+            seed=config.pipeline.seed,
+            temperature=method.temperature,
+            max_new_tokens=method.max_new_tokens,
+            rows=method.sample_rows,
+            autocast=policy.autocast,
+        ),
+        objective=Objective(
+            method=RECIPES[config.pipeline.recipe].method_class()(method),
+            temperature=method.temperature,
+            average=method.average,
+            ratio=method.ratio,
+            beta=method.beta,
+            correction=method.correction == "on" or (method.correction == "auto" and compute.precision == "bf16"),
+            batch_size=settings.batch_size,
+            micro_tokens=settings.micro_tokens,
+        ),
+        rows_of=rows_of,
+        text_of=text_decoder(tokenizer, model),
     )
-    text_of = text_decoder(tokenizer, model)
-    objective = Objective(
-        method=RECIPES.get(config.pipeline.recipe).value.method(method),
-        temperature=method.temperature,
-        average=method.average,
-        ratio=method.ratio,
-        beta=method.beta,
-        correction=method.correction == "on" or (method.correction == "auto" and job.compute.precision == "bf16"),
-        batch_size=settings.batch_size,
-        micro_tokens=settings.micro_tokens,
-    )
+
+
+def build_training(job: Job, scorer: Scorer, should_stop: Callable[[], bool]) -> Training:
+    """What the loop works with."""
+    from llmclick.data.order import total_steps
+    from llmclick.modeling.llm.training.journal import Journal
+    from llmclick.modeling.llm.training.loop import Training
+    from llmclick.pipeline.data import read_dataset
+
+    config = job.config
+    settings = config.training
+    dataset = read_dataset(job.dataset_folder)
+    engine = build_engine(config, job.source, job.compute, dataset)
 
     def score(prompts: Sequence[Prompt], groups: Sequence[Sequence[Completion]]) -> list[Score]:
-        return score_groups(scorer, prompts, groups, text_of)
+        return score_groups(scorer, prompts, groups, engine.text_of)
 
     def evaluate(step: int) -> dict[str, Any]:
-        return evaluate_policy(config, policy, dataset.validation[: settings.eval_rows], scorer, text_of, step, job)
+        return evaluate_policy(job, engine, dataset.validation[: settings.eval_rows], scorer, step)
 
     return Training(
         config=config,
-        policy=policy,
-        optimizer=adamw(policy.trainable.values(), settings.lr, settings.weight_decay),
-        sampler=sampler,
-        objective=objective,
+        policy=engine.policy,
+        optimizer=engine.optimizer,
+        sampler=engine.sampler,
+        objective=engine.objective,
         score=score,
-        rows_of=rows_of,
+        rows_of=engine.rows_of,
         steps=total_steps(
             len(dataset.train),
             epochs=settings.epochs,
             batch_size=settings.batch_size,
             accumulation=settings.accumulation,
-            iterations=method.iterations,
+            iterations=config.method.iterations,
             max_steps=settings.max_steps,
         ),
         journal=Journal(
@@ -144,7 +184,7 @@ def build_training(job: Job, scorer: Scorer, should_stop: Callable[[], bool]) ->
             job.console,
             keep=config.report.keep,
             tokens=config.report.tokens,
-            text_of=text_of,
+            text_of=engine.text_of,
             listeners=[],
         ),
         evaluate=evaluate if settings.eval_every else None,
@@ -152,8 +192,8 @@ def build_training(job: Job, scorer: Scorer, should_stop: Callable[[], bool]) ->
     )
 
 
-def make_scorer(config: Config, job: Job) -> Scorer:
-    """The config's rewards, ready to score."""
+def make_scorer(config: Config, log: Path | None, notify: Callable[[str], None]) -> Scorer:
+    """The config's rewards, ready to score. What they print goes to `log`."""
     from llmclick.rewards.scoring import Scorer
 
     return Scorer(
@@ -161,8 +201,8 @@ def make_scorer(config: Config, job: Job) -> Scorer:
         config.pipeline.imports,
         answer_after=config.method.answer_after,
         truncated=config.method.truncated,
-        log=job.experiment / "run.log",
-        notify=job.console.notice,
+        log=log,
+        notify=notify,
     )
 
 
@@ -196,23 +236,21 @@ def score_groups(
     )
 
 
-def evaluate_policy(
-    config: Config,
-    policy: Any,
-    prompts: Sequence[Prompt],
-    scorer: Scorer,
-    text_of: Callable[[list[int]], str],
-    step: int,
-    job: Job,
-) -> dict[str, Any]:
+def evaluate_policy(job: Job, engine: Engine, prompts: Sequence[Prompt], scorer: Scorer, step: int) -> dict[str, Any]:
     """The held-out greedy reward of the weights as they are in memory, after `step` optimizer steps."""
     from llmclick.pipeline.gate import PASS
     from llmclick.pipeline.validate import greedy_completions
 
+    policy = engine.policy
     completions = greedy_completions(
-        policy.sampler_model, prompts, config, job.console, f"held-out rows after step {step}", autocast=policy.autocast
+        policy.sampler_model,
+        prompts,
+        job.config,
+        job.console,
+        f"held-out rows after step {step}",
+        autocast=policy.autocast,
     )
-    scores = score_groups(scorer, prompts, [[completion] for completion in completions], text_of)
+    scores = score_groups(scorer, prompts, [[completion] for completion in completions], engine.text_of)
     totals = [score.total for score in scores]
     return {
         "step": step,

@@ -44,7 +44,7 @@ def validate(job: Job) -> dict[str, Any]:
         prompts = prompts[: config.validation.rows]
     with contextlib.ExitStack() as stack:
         should_stop = stack.enter_context(stop_signals(job.console.notice))
-        scorer = stack.enter_context(make_scorer(config, job))
+        scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice))
         base_file = job.shared / f"base-{_key(base_inputs(job, prompts))[:12]}" / "answers.jsonl"
         base = _measured(base_file, lambda: answers(job, job.source, prompts, scorer, "base model", should_stop))
         trained_file = folder / f"trained-{_key(trained_inputs(job, prompts))[:12]}.jsonl"

@@ -67,7 +67,7 @@ def test_left_padding_changes_nothing(model: Any) -> None:
     """Log-probs of prompts of 1, 2, 63, 64, 65 and 150 tokens in one left-padded batch equal those of each alone, to 1e-5."""
     sequences = [sequence(length) for length in LENGTHS]
     ids, positions, mask = left_padded(sequences, model.pad_id)
-    logits = model.logits(model.hidden(ids, positions, mask, model.new_cache(6, 150, 0, training=False)))
+    logits = model.logits(model.hidden(ids, positions, mask, model.new_cache(training=False)))
     for row, alone in enumerate(sequences):
         close(logits[row, -len(alone) :], plain_logits(model, alone))
 
@@ -105,7 +105,7 @@ def test_completions_of_one_token(model: Any) -> None:
 def continued(model: Any, prompts: list[list[int]], completions: list[list[int]], group: int, training: bool = False) -> Tensor:
     """Logits at the completions' own positions, [B, T, V]."""
     ids, positions, mask = left_padded(prompts, model.pad_id)
-    cache = model.new_cache(*ids.shape, 0, training=training)
+    cache = model.new_cache(training=training)
     model.hidden(ids, positions, mask, cache)
     rows = torch.arange(len(prompts)).repeat_interleave(group)
     cache = model.expand(cache, rows)
@@ -148,7 +148,7 @@ def test_decoding_with_rows_dropped(model: Any, fast: bool, inference: bool) -> 
     starts = (10, 20, 47)
     ids, positions, mask = left_padded([s[:n] for s, n in zip(sequences, starts, strict=True)], model.pad_id)
     with torch.inference_mode() if inference else torch.no_grad():
-        cache = model.new_cache(*ids.shape, 20, training=False)
+        cache = model.new_cache(training=False)
         model.hidden(ids, positions, mask, cache)
         live = torch.tensor([2, 0, 1])
         cache, mask = model.select(cache, live), mask[live]
@@ -175,7 +175,7 @@ def test_a_deep_copy_runs_on_its_own_weights(model: Any) -> None:
         parameter.neg_()
     try:
         ids, positions = torch.tensor([sequence(5)]), torch.arange(5)[None]
-        cache = other.new_cache(1, 5, 1, training=False)
+        cache = other.new_cache(training=False)
         other.hidden(ids, positions, None, cache)
         step = other.hidden(torch.tensor([[9]]), torch.tensor([[5]]), None, cache)
     finally:

@@ -70,7 +70,7 @@ def has_bf16(device: Device) -> bool:
     if device == "cuda":
         import torch
 
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device == "cpu" and bool({"amx_bf16", "avx512_bf16"} & cpu_features())
 
 

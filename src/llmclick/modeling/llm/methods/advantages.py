@@ -15,7 +15,8 @@ STD_EPSILON = 1e-4
 
 def silent_groups(rewards_PG: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     """Which groups carry no signal: the largest reward equals the smallest. Shape [P]."""
-    return rewards_PG.max(axis=1) == rewards_PG.min(axis=1)
+    silent_P: npt.NDArray[np.bool_] = rewards_PG.max(axis=1) == rewards_PG.min(axis=1)
+    return silent_P
 
 
 def group_advantages(rewards_PG: npt.NDArray[np.float64], scale: Scale) -> npt.NDArray[np.float64]:

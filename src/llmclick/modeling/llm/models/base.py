@@ -129,7 +129,7 @@ class LanguageModel:
 
     # ---- caches
 
-    def new_cache(self, batch: int, prompt_length: int, max_new: int, *, training: bool) -> Any:
+    def new_cache(self, *, training: bool) -> Any:
         """An empty cache. With `training` gradients flow through it to the positions that filled it."""
         from transformers import DynamicCache
 

@@ -40,7 +40,7 @@ class HybridModel(LanguageModel):
 
     family = "hybrid"
 
-    def new_cache(self, batch: int, prompt_length: int, max_new: int, *, training: bool) -> Any:
+    def new_cache(self, *, training: bool) -> Any:
         """An empty cache whose recurrent states are replaced, never overwritten, so that gradients flow through it."""
         cache = DynamicCache(config=self.module.config)
         cache.layers = [

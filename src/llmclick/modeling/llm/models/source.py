@@ -82,7 +82,7 @@ class Source:
     @property
     def family(self) -> Literal["transformer", "hybrid"]:
         """What `model.architecture: auto` stands for."""
-        return "hybrid" if str(self.config().get("model_type", "")).startswith("qwen3_5") else "transformer"
+        return "hybrid" if self.config().get("model_type") in ("qwen3_5", "qwen3_5_text") else "transformer"
 
 
 def resolve_source(spec: ModelSpec, where: Where, *, convert: bool = True) -> Source:
@@ -413,7 +413,7 @@ def _hub_source(name: str, revision: str | None, where: Where) -> Source:
     try:
         folder = Path(
             snapshot_download(
-                name, revision=revision, allow_patterns=list(_WANTED), ignore_patterns=["*/*"], etag_timeout=_HUB_TIMEOUT
+                name, revision=revision, allow_patterns=list(_WANTED), ignore_patterns=["*/*", "consolidated*"], etag_timeout=_HUB_TIMEOUT
             )
         )
     except Exception as error:

@@ -24,7 +24,7 @@ def load_transformer(source: Source, dtype: torch.dtype | Literal["auto"]) -> An
     }
     why = ""
     if any(key.endswith(("vision_config", "audio_config")) for key in config):
-        why = f"{config.get('model_type')!r} is a multimodal model, and of these only Qwen3.5 is supported"
+        why = f"{config.get('model_type')!r} is a multimodal model, and of these only the dense Qwen3.5 models are supported"
     elif names and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
         why = f"{names[0]} is not a causal language model"
     elif kinds:

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class PreallocatedLayer(CacheLayerMixin):
+class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's keys and values in buffers of fixed size, [B, heads, prompt + new tokens, head size]."""
 
     def __init__(self, keys: Tensor, values: Tensor, indices_B: Tensor, room: int) -> None:

@@ -67,7 +67,7 @@ def _block_sums(weights_BV: Tensor) -> tuple[Tensor, int]:
     """Sums [B, N] of each block of ids in float64, and the last id."""
     vocabulary = weights_BV.shape[1]
     whole = vocabulary // BLOCK * BLOCK
-    sums_BN = weights_BV[:, :whole].unflatten(1, (-1, BLOCK)).sum(dim=2).to(torch.float64)
+    sums_BN = weights_BV[:, :whole].view(weights_BV.shape[0], -1, BLOCK).sum(dim=2).to(torch.float64)
     if whole < vocabulary:
         rest_B1 = weights_BV[:, whole:].sum(dim=1, keepdim=True).to(torch.float64)
         sums_BN = torch.cat([sums_BN, rest_B1], dim=1) if whole else rest_B1

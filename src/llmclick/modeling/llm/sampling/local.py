@@ -119,7 +119,7 @@ class LocalSampler:
 
     def _prefill(self, ids_PS: Tensor, mask_PS: Tensor) -> tuple[Tensor, Any]:
         """Logits [P, V] after each prompt and the prompts' cache."""
-        cache = self.model.new_cache(*ids_PS.shape, self.max_new_tokens, training=False)
+        cache = self.model.new_cache(training=False)
         hidden_PSD = self.model.hidden(ids_PS, positions_of(mask_PS), mask_PS, cache)
         return self.model.logits(hidden_PSD[:, -1]), cache
 

@@ -41,7 +41,7 @@ def sampling_copy(model: LanguageModel) -> SamplingCopy:
             full = originals[name].weight
             short = nn.Parameter(full.detach().to(torch.bfloat16), requires_grad=False)
             layer.weight = short
-            pairs.append((short, full))  # type: ignore[arg-type]
+            pairs.append((short, full))
     twin = copy.copy(model)
     twin.module = module
     return SamplingCopy(twin, tuple(pairs))

@@ -103,7 +103,7 @@ def run_training(training: Training) -> str | None:
         }
         journal.stepped(training, step_metrics(training, statistics, float(norm), lr, seconds), first)
         reason = out_of_signal(training) if first else None
-        if training.evaluate and training.step % config.training.eval_every == 0:
+        if training.evaluate and training.step % (config.training.eval_every or 1) == 0:
             journal.evaluated(training.evaluate(training.step))
         if reason is not None:
             return reason

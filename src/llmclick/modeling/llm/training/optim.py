@@ -39,7 +39,8 @@ def adamw(parameters: Iterable[Tensor], lr: float, weight_decay: float) -> torch
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The L2 norm of all gradients together, in float32 on their device; not finite when any gradient is not."""
     norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
-    return torch.linalg.vector_norm(torch.stack([norm.float() for norm in norms]))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([norm.float() for norm in norms]))
+    return norm
 
 
 def clip_gradient(parameters: Iterable[Tensor], norm: Tensor, most: float) -> None:

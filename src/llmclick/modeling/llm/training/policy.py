@@ -44,7 +44,7 @@ class Policy:
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Computes matrix products in bf16 if the precision says so; the fp32 weights' casts are kept while it is open."""
-        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.precision == "bf16")  # type: ignore[return-value]
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     @contextlib.contextmanager
     def reference(self) -> Iterator[None]:

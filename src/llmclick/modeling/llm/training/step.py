@@ -102,7 +102,7 @@ class _Micro:
 
     def by_row(self, values_N: Tensor) -> dict[int, Tensor]:
         """Splits [N] into one tensor per row."""
-        return dict(zip(self.rows, (part.detach().clone() for part in values_N.split(self.lengths)), strict=True))
+        return dict(zip(self.rows, (part.detach().clone() for part in torch.split(values_N, self.lengths)), strict=True))
 
     def flat(self, by_row: dict[int, Tensor]) -> Tensor:
         """Joins one tensor per row into [N]."""
@@ -115,7 +115,7 @@ class _Micro:
 
     def padded(self, values_N: Tensor) -> tuple[Tensor, Tensor]:
         """[N] as [B, T] with its mask [B, T] (float)."""
-        parts = values_N.split(self.lengths)
+        parts = torch.split(values_N, self.lengths)
         values_BT = torch.nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
         ones = [torch.ones(length, device=values_N.device) for length in self.lengths]
         return values_BT, torch.nn.utils.rnn.pad_sequence(ones, batch_first=True)
@@ -172,7 +172,7 @@ def _backward(
         old = logprobs_N if old_N is None else old_N
         ratio_N = importance_ratio(logprobs_N[:, None], old[:, None], torch.ones_like(old)[:, None], "token")[:, 0]
     if micro.hidden_ND.requires_grad:
-        micro.hidden_ND.backward(grad_ND)
+        torch.autograd.backward(micro.hidden_ND, grad_ND)
 
     if first:
         batch.old.update(micro.by_row(logprobs_N))
@@ -192,7 +192,7 @@ def _forward(policy: Policy, batch: SampledBatch, chunk: Chunk, *, training: boo
     model = policy.model
     with torch.set_grad_enabled(training):
         ids_PS, mask_PS = pad_left([batch.prompts[prompt] for prompt in chunk.prompts], model.pad_id, model.device)
-        cache = model.new_cache(*ids_PS.shape, 0, training=training)
+        cache = model.new_cache(training=training)
         last_PD = model.hidden(ids_PS, positions_of(mask_PS), mask_PS, cache)[:, -1]
         joints: list[tuple[Tensor, Tensor]] = []
         last_leaf_PD = _leaf(last_PD, joints)

@@ -1,0 +1,236 @@
+"""`llmclick check`: all that a run does before its first step, and with `--sample N` a look at what it will do after."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from llmclick.pipeline.forecast import Share, advice, completions_needed, forecast
+from llmclick.pipeline.gate import PASS
+from llmclick.pipeline.preflight import Preflight, preflight
+
+if TYPE_CHECKING:
+    from llmclick.config.schema import Config
+    from llmclick.data.prompts import Prompt
+    from llmclick.pipeline.train import Engine
+    from llmclick.tracking.console import Console
+
+GROUP_SIZES = (2, 4, 8, 16)
+LONGEST = 5
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What a check found. `memory_gb` is an estimate without `--sample`, a measurement with it; `forecast` is None without."""
+
+    exit: int
+    steps: int
+    rows: dict[str, int]
+    longest: list[dict[str, Any]]
+    disk_gb: float
+    memory_gb: float
+    forecast: dict[str, Any] | None = None
+    notices: list[str] = field(default_factory=list)
+
+    @property
+    def can_learn(self) -> bool | None:
+        """What the forecast says; None without one."""
+        return None if self.forecast is None else bool(self.forecast["can_learn"])
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return dataclasses.asdict(self) | {"can_learn": self.can_learn}
+
+
+def check(config: Config, sample: int | None, console: Console) -> CheckResult:
+    """Raises InputError with everything that is wrong; exit 0 otherwise, also when the forecast is bad."""
+    for notice in config.notices:
+        console.notice(notice)
+    checked = preflight(config)
+    for notice in (*checked.plan.notices, *checked.notices):
+        console.notice(notice)
+    assert checked.dataset is not None
+    assert checked.disk is not None
+    prompts = [*checked.dataset.train, *checked.dataset.validation]
+    longest = sorted(prompts, key=lambda prompt: -len(prompt.ids))[:LONGEST]
+    per_step = config.training.batch_size * config.training.accumulation
+    result = CheckResult(
+        exit=0,
+        steps=checked.total_steps,
+        rows={"train": len(checked.dataset.train), "validation": len(checked.dataset.validation)},
+        longest=[{"where": prompt.row.where, "tokens": len(prompt.ids)} for prompt in longest],
+        disk_gb=checked.disk.needed / 1e9,
+        memory_gb=memory_estimate(config, checked),
+        notices=[*config.notices, *checked.plan.notices, *checked.notices],
+    )
+    console.result(
+        f"config, rows and rewards are in order: {result.rows['train']} rows train, {result.rows['validation']} are held out"
+    )
+    console.result(
+        f"{result.steps} optimizer steps; a batch samples {per_step} prompts x {config.method.group_size} = "
+        f"{per_step * config.method.group_size} completions of at most {config.method.max_new_tokens} tokens"
+    )
+    room = config.training.max_length - config.method.max_new_tokens
+    console.table(
+        f"Longest prompts (at most {room} tokens fit)",
+        ("row", "tokens"),
+        [(row["where"], row["tokens"]) for row in result.longest],
+    )
+    console.result(f"disk: up to {result.disk_gb:.1f} GB, {checked.disk.free / 1e9:.1f} GB are free")
+    if sample is None:
+        console.result(f"memory: about {result.memory_gb:.1f} GB (a rough estimate; --sample N measures it)")
+        console.result("whether the run can learn: `llmclick check CONFIG --sample 16` samples the untrained model")
+        return result
+    found = sample_forecast(config, checked, sample, console)
+    show_forecast(found, result.steps, console)
+    return dataclasses.replace(result, forecast=found, memory_gb=found["memory_gb"])
+
+
+def memory_estimate(config: Config, checked: Preflight) -> float:
+    """GB that training needs at most, roughly: fp32 weights, gradients and moments, and a micro-batch's activations."""
+    assert checked.disk is not None
+    weights = 4 * checked.disk.parameters + 12 * checked.disk.trained
+    if checked.plan.compute.precision == "bf16":
+        weights += 2 * checked.disk.parameters
+    shape = checked.source.config()
+    shape = shape.get("text_config", shape)
+    width = int(shape.get("hidden_size", 1024)) * 2 + int(shape.get("intermediate_size", 4096)) * 3
+    tokens = min(
+        config.training.micro_tokens,
+        config.training.batch_size * config.method.group_size * config.method.max_new_tokens,
+    )
+    activations = 4 * 2 * tokens * width * int(shape.get("num_hidden_layers", 24))
+    return (weights + activations) / 1e9 + 0.7
+
+
+def sample_forecast(config: Config, checked: Preflight, count: int, console: Console) -> dict[str, Any]:
+    """Takes one step's work on the untrained model to measure it, then samples `count` prompts for the forecast."""
+    from llmclick.modeling.llm.process import prepare_process
+    from llmclick.modeling.llm.training.loop import peak_memory
+    from llmclick.pipeline.train import build_engine, make_scorer, score_groups
+
+    assert checked.dataset is not None
+    prepare_process()
+    prompts = checked.dataset.train[:count]
+    with contextlib.ExitStack() as stack:
+        scorer = stack.enter_context(make_scorer(config, None, console.notice))
+        engine = build_engine(config, checked.source, checked.plan.compute, checked.dataset)
+        timed = time_step(config, engine, console)
+        memory = peak_memory()
+        size = completions_needed(config.method.group_size)
+        with console.progress("sampling for the forecast", len(prompts) * size) as bar:
+            groups = []
+            # As many prompts at a time as a step decodes together, so that the bar moves.
+            for start in range(0, len(prompts), step := max(1, config.method.sample_rows // size)):
+                part = prompts[start : start + step]
+                groups += engine.sampler.sample(engine.requests(part), size, "check")
+                bar.advance(len(part) * size)
+        scores = score_groups(scorer, prompts, groups, engine.text_of)
+    rewards = [[score.total for score in scores[k * size : (k + 1) * size]] for k in range(len(prompts))]
+    totals = [reward for of_prompt in rewards for reward in of_prompt]
+    completions = [completion for group in groups for completion in group]
+    pass_rate = sum(total >= PASS for total in totals) / len(totals)
+    truncated = sum(completion.truncated for completion in completions) / len(completions)
+    asked = config.method.group_size
+    sizes = sorted({asked, *(other for other in GROUP_SIZES if other <= size)})
+    shares = [forecast(rewards, other, config.pipeline.seed) for other in sizes]
+    can_learn, words = advice(shares, asked, pass_rate, truncated)
+    share = next(found.share for found in shares if found.group_size == asked)
+    seconds = timed["sample"] + timed["sync"] + timed["train"] * (share if config.method.beta == 0 else 1.0)
+    iterations = config.method.iterations
+    per_step = timed["sample"] / iterations + (seconds - timed["sample"])
+    return {
+        "prompts": len(prompts),
+        "completions": len(completions),
+        "reward": sum(totals) / len(totals),
+        "pass_rate": pass_rate,
+        "truncated": truncated,
+        "length": sum(len(completion.ids) for completion in completions) / len(completions),
+        "shares": [vars(found) for found in shares],
+        "can_learn": can_learn,
+        "words": words,
+        "seconds_per_step": per_step,
+        "memory_gb": memory,
+        "examples": _examples(prompts, groups, scores, engine, size),
+    }
+
+
+def time_step(config: Config, engine: Engine, console: Console) -> dict[str, float]:
+    """Seconds of sampling, gradient and update of one full batch, every group trained; the weights stay as they are."""
+    import numpy as np
+
+    from llmclick.modeling.llm.training.batch import SampledBatch
+    from llmclick.modeling.llm.training.optim import gradient_norm
+    from llmclick.modeling.llm.training.step import accumulate_gradient
+
+    prompts = engine.rows_of(0)
+    with console.progress("timing one step", 3) as bar:
+        began = time.perf_counter()
+        groups = engine.sampler.sample(engine.requests(prompts), config.method.group_size, "check/step")
+        sampled = time.perf_counter()
+        bar.advance()
+        completions = [completion for group in groups for completion in group]
+        rows = len(completions)
+        batch = SampledBatch(
+            prompts=[prompt.ids for prompt in prompts],
+            completions=completions,
+            group_size=config.method.group_size,
+            advantages_B=np.where(np.arange(rows) % 2 == 0, 1.0, -1.0),
+            silent_B=np.zeros(rows, dtype=bool),
+            masked_B=np.zeros(rows, dtype=bool),
+        )
+        engine.policy.zero_gradients()
+        accumulate_gradient(
+            engine.policy, batch, engine.objective, batch.denominators(config.method.max_new_tokens), first=True
+        )
+        gradient_norm(engine.policy.trainable.values())
+        bar.advance()
+        for group in engine.optimizer.param_groups:
+            group["lr"], group["weight_decay"] = 0.0, 0.0
+        engine.optimizer.step()
+        trained = time.perf_counter()
+        engine.policy.refresh()
+        ended = time.perf_counter()
+        bar.advance()
+    return {"sample": sampled - began, "train": trained - sampled, "sync": ended - trained}
+
+
+def show_forecast(found: dict[str, Any], steps: int, console: Console) -> None:
+    """The forecast in words and tables."""
+    console.table(
+        f"Untrained model on {found['prompts']} prompts, {found['completions']} completions",
+        ("reward", "pass rate", "length", "truncated"),
+        [(found["reward"], found["pass_rate"], found["length"], found["truncated"])],
+    )
+    console.table(
+        "Groups that will carry a signal",
+        ("group_size", "share", "low", "high"),
+        [tuple(Share(**share).__dict__.values()) for share in found["shares"]],
+    )
+    for example in found["examples"]:
+        console.result(f"{example['where']}  reward {example['reward']:g}\n    {example['text']!r}")
+    total = steps * found["seconds_per_step"]
+    console.result(
+        f"about {found['seconds_per_step']:.1f} s per step, {total / 60:.1f} min for {steps} steps, "
+        f"and {found['memory_gb']:.1f} GB"
+    )
+    console.result(found["words"])
+
+
+def _examples(
+    prompts: Sequence[Prompt], groups: Sequence[Sequence[Any]], scores: Sequence[Any], engine: Engine, size: int
+) -> list[dict[str, Any]]:
+    """One completion each of the first prompts, with its reward."""
+    return [
+        {
+            "where": prompt.row.where,
+            "text": engine.text_of(groups[k][0].ids),
+            "reward": scores[k * size].total,
+        }
+        for k, prompt in enumerate(prompts[:SHOWN])
+    ]
