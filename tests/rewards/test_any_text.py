@@ -17,11 +17,12 @@ PARAMS = {
     "exact_match": [{}, {"ignore_case": True}],
     "contains": [{}, {"whole_word": False}],
 }
-PIECES = st.sampled_from(
+_PIECES = (
     "0 1 7 , . - + – − / % $ € ^ { } ( ) [ ] \\boxed{ \\frac{ \\frac12 #### e E x × ½ ² ٣ 4２ A B I a yes no and or not"
     " the answer is , { } : \" ' ` ``` ```json\n true null <think> </think> <| |> <|im_end|> </s> \n \t \u200b \u00a0 \u202f"
-    " \ud800 \udfff \u0301 \u0327 é 答 \x00 million minus 1,000 1e9".split(" ")
+    " \ud800 \udfff \u0301 \u0327 é 答 \x00 million minus 1,000 1e9"
 )
+PIECES = st.sampled_from(_PIECES.split(" "))
 TEXTS = st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=40).map("".join), st.lists(PIECES, max_size=20).map(" ".join))
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXTS, st.integers().map(lambda n: n * 10**5000))
 GOLDS = st.one_of(LEAVES, st.lists(LEAVES, max_size=3), st.dictionaries(st.text(max_size=3), LEAVES, max_size=2))
@@ -101,8 +102,8 @@ def test_time_grows_as_the_text_does(shape):
     make = HOSTILE[shape]
     for name in LINEAR:
         for row, params in rows[name]:
-            small, large = (_seconds(name, make(size), row, params) for size in (8_000, 128_000))
-            assert large <= 60 * small + 0.02, (name, params, small, large)
+            small, large = (_seconds(name, make(size), row, params) for size in (4_000, 64_000))
+            assert large <= 60 * small + 0.01, (name, params, small, large)
 
 
 def _seconds(name: str, text: str, row: dict, params: dict) -> float:

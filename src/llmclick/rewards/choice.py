@@ -27,7 +27,7 @@ def _is_labels(value: object) -> str | None:
 class ChoiceParams:
     """Parameters of choice."""
 
-    labels: Any = param(MISSING, "the labels to pick from, or the key of the row that lists them", _is_labels)
+    labels: Any = param(MISSING, "the labels to pick from, or the key of the row that lists them", _is_labels)  # noqa: RUF009  # a field
     ignore_case: bool = param(True, "whether upper and lower case are the same", is_bool)
     answer: str = answer_key()
 
@@ -97,7 +97,8 @@ _DENIAL_PAIRS = frozenset(
     {("rather", "than"), ("instead", "of"), ("rule", "out"), ("ruled", "out"), ("rules", "out"), ("ruling", "out")}
 )
 _AFFIRMED = re.compile(
-    r"[)\]}*_\"'`]{0,4}\s{1,3}(?:is|was|are|must be|seems|looks)\s{1,3}(?:(?:clearly|definitely|therefore|the|my|most|only|obviously)\s{1,3}){0,3}"
+    r"[)\]}*_\"'`]{0,4}\s{1,3}(?:is|was|are|must be|seems|looks)\s{1,3}"
+    r"(?:(?:clearly|definitely|therefore|the|my|most|only|obviously)\s{1,3}){0,3}"
     r"(?:correct|right|best|true|answer|final answer|one|choice|winner|it)(?!\w)",
     re.IGNORECASE,
 )
@@ -106,8 +107,8 @@ _DENIED_AFTER = re.compile(
     r"|can't|isn't|doesn't|won't|contradicts?|misses)(?!\w)"
 )
 _DENIAL_WORD = re.compile(
-    r"(?<!\w)(?:not|cannot|\w+n't|wrong|incorrect|fails?|failed|ruled out|eliminated|excluded|impossible|rejected|untrue|invalid|contradicts?"
-    r"|misses|unlikely|off the table|out)(?!\w)",
+    r"(?<!\w)(?:not|cannot|\w+n't|wrong|incorrect|fails?|failed|ruled out|eliminated|excluded|impossible|rejected|untrue"
+    r"|invalid|contradicts?|misses|unlikely|off the table|out)(?!\w)",
     re.IGNORECASE,
 )
 _CLAUSE_END = re.compile(r"[.;,:!?\n]")
@@ -129,10 +130,10 @@ _BOX = re.compile(r"\\f?box(?:ed)?\s{0,3}\{\s{0,3}(?:\\text(?:bf|rm)?\s{0,3}\{)?
 def choice(completion: str, row: dict[str, Any], params: dict[str, Any]) -> float:
     r"""1 if the label that the completion finally picks is the answer, otherwise 0.
 
-    The pick is the last label that is announced ("the answer is B", "I pick B", a box, a line of its own), otherwise the last one
-    that opens a sentence ("B. Paris", "Yes, ..."), otherwise the last one mentioned. Denied labels ("not B", "B fails") do not
-    count. Labels in one breath ("yes and no", "A, B, C") pick nothing. A letter counts as a word of its own: the article "a" and
-    the pronoun "I" are no labels, a small letter only in brackets or where an answer stands.
+    The pick is the last label that is announced ("the answer is B", "I pick B", a box, a line of its own), otherwise the last
+    one that opens a sentence ("B. Paris", "Yes, ..."), otherwise the last one mentioned. Denied labels ("not B", "B fails") do
+    not count. Labels in one breath ("yes and no", "A, B, C") pick nothing. A letter counts as a word of its own: the article "a"
+    and the pronoun "I" are no labels, a small letter only in brackets or where an answer stands. "no doubt" is no "no".
 
     | completion | row | params | result |
     |---|---|---|---|

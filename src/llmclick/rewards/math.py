@@ -51,8 +51,8 @@ def _bare(gold: str) -> str:
 def math(completion: str, row: dict[str, Any], params: dict[str, Any]) -> float:
     r"""1 if the completion's final expression equals the answer, by math-verify, otherwise 0.
 
-    For LaTeX, fractions, roots, sets, intervals and equations. It needs the extra `math` and runs in a worker under the reward's
-    timeout. Reasoning in a `<think>` block does not count; neither does anything past 20,000 characters before the end.
+    For LaTeX, fractions, roots, sets, intervals and equations. It needs the extra `math` and runs in a worker under the
+    reward's timeout. Reasoning in a `<think>` block does not count; of a longer completion the last 20,000 characters do.
 
     | completion | row | params | result |
     |---|---|---|---|

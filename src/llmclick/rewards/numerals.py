@@ -32,7 +32,8 @@ _TOKEN = re.compile(
     (?P<dot> (?<![\w.)\]}}]) \. )?                                           # .75, but not Rs.500
     (?: (?P<run>{_RUN}) (?P<glued>[{_VULGAR}])? | (?P<vulgar>[{_VULGAR}]) )
     (?: [eE] (?P<exp>[-+]?\d{{1,18}}) (?!\d) )?
-    (?: \s?[×xX*·⋅]\s?10 (?: \s?(?:\^|\*\*)\s?\{{?\(?(?P<ten>[-+]?\d{{1,18}})(?!\d) [)}}]{{0,2}} | (?P<ten_raised>⁻?[{_RAISED}]{{1,18}}) ) )?
+    (?: \s?[×xX*·⋅]\s?10                                                   # 1.5 x 10^3
+        (?: \s?(?:\^|\*\*)\s?\{{?\(?(?P<ten>[-+]?\d{{1,18}})(?!\d) [)}}]{{0,2}} | (?P<ten_raised>⁻?[{_RAISED}]{{1,18}}) ) )?
     (?: \^\s?\{{?\(?(?P<power>[-+]?\d{{1,9}})(?!\d) [)}}]{{0,2}} | (?P<power_raised>⁻?[{_RAISED}]{{1,9}}) )?
     (?: [ ](?P<over>\d{{1,9}})/(?P<under>\d{{1,9}})(?![\d/]) )?                # 1 1/2
     (?P<rest> (?: \s?/\s?{_RUN} )*+ )                                       # 3/4, 36 / 2, 5/17/2024
@@ -89,7 +90,8 @@ def _same(one: Number, other: Number, shift: int, other_shift: int, tolerance: F
 
 
 def same_number(one: Number, other: Number, tolerance: Fraction = Fraction(0)) -> bool:
-    """Whether two numbers have the same value. 25% is 0.25, and beside a number without a percent sign also 25; so is 2.5 million."""
+    """Whether two numbers have the same value. 25% is 0.25 and, beside a number without a percent sign, also 25; 2.5 million is
+    2500000 and, beside a number without a scale word, also 2.5."""
     if _same(one, other, one.shift or 0, other.shift or 0, tolerance):
         return True
     return (one.shift is None) != (other.shift is None) and _same(one, other, 0, 0, tolerance)

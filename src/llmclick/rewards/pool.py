@@ -118,9 +118,11 @@ class Pool:
             job = jobs[number]
             row = encoded.get(id(job.row))
             if row is None:
-                row = encoded[id(job.row)] = json.dumps(job.row)
+                row = encoded[id(job.row)] = _json(job.row)
             right = ',"right":1' if job.right else ""
-            worker.outbox += f'{{"i":{job.reward},"t":{json.dumps(job.completion)},"r":{row}{right}}}\n'.encode("ascii")
+            worker.outbox += f'{{"i":{job.reward},"t":{_json(job.completion)},"r":{row}{right}}}\n'.encode(
+                "utf-8", "surrogatepass"
+            )
             if not worker.doing:
                 worker.since = time.monotonic()
             worker.doing.append(number)
@@ -174,7 +176,7 @@ class Pool:
         worker.inbox = bytearray(rest)
         for line in lines:
             worker.since = time.monotonic()
-            answer = json.loads(line)
+            answer = json.loads(line.decode("utf-8", "surrogatepass"))
             if "refused" in answer:
                 raise RewardError(_no_start("the worker could not load the rewards", answer["refused"]))
             if not worker.ready:
@@ -224,7 +226,7 @@ class Pool:
             "main_thread": threading.current_thread() is threading.main_thread(),
             "path": [os.path.abspath(folder) for folder in sys.path],
         }
-        worker.outbox += json.dumps({**self._start, **here}).encode("ascii") + b"\n"
+        worker.outbox += _json({**self._start, **here}).encode("utf-8", "surrogatepass") + b"\n"
         self._workers.append(worker)
         self._selector.register(back, selectors.EVENT_READ, worker)
         self._watch(worker)
@@ -238,6 +240,11 @@ class Pool:
                 self._selector.unregister(end)
             os.close(end)
         self._workers.remove(worker)
+
+
+def _json(value: Any) -> str:
+    # Not as ASCII: escaped, two lone surrogates side by side would come out as one character.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _death(process: subprocess.Popen[bytes]) -> str:

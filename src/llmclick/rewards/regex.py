@@ -52,8 +52,8 @@ def _refuse(row: dict[str, Any], params: dict[str, Any]) -> str | None:
 def regex(completion: str, row: dict[str, Any], params: dict[str, Any]) -> float:
     r"""1 if a regular expression matches the completion, otherwise 0.
 
-    White space and turn markers at the ends are taken away first; reasoning stays, so that a pattern can ask for it. `.` matches
-    a line break unless `dotall: false`. It runs in a worker under the reward's timeout, because a pattern can take for ever.
+    White space and turn markers at the ends are taken away first; reasoning stays, so that a pattern can ask for it. `.`
+    matches a line break unless `dotall: false`. It runs in a worker under the reward's timeout: a pattern can take for ever.
 
     | completion | row | params | result |
     |---|---|---|---|

@@ -29,7 +29,7 @@ def _is_keys(value: object) -> str | None:
 class JsonValidParams:
     """Parameters of json_valid."""
 
-    keys: Any = param(
+    keys: Any = param(  # noqa: RUF009  # a field
         None, "keys that the object must have: a list, or each with its type", lambda v: v if v is None else _is_keys(v)
     )
     strict: bool = param(True, "false also accepts one code fence or a reasoning block around an object or array", is_bool)
@@ -118,8 +118,8 @@ def _without_fence(text: str) -> str | None:
 def json_valid(completion: str, row: dict[str, Any], params: dict[str, Any]) -> float:
     r"""1 if the completion is JSON and nothing else (with `keys`: an object that has them), otherwise 0.
 
-    The grammar of RFC 8259 to the letter; its white space and turn markers around the value make no difference. It reads nothing of
-    the row. With `strict: false` one code fence or a finished `<think>` block may stand around an object or an array.
+    The grammar of RFC 8259 to the letter; its white space and turn markers around the value make no difference. It reads nothing
+    of the row. With `strict: false` one code fence or a finished `<think>` block may stand around an object or an array.
 
     | completion | row | params | result |
     |---|---|---|---|

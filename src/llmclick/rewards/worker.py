@@ -30,7 +30,7 @@ def main(read: int, write: int) -> None:
     os.set_inheritable(read, False)
     os.set_inheritable(write, False)
     requests = os.fdopen(read, "rb")
-    start = json.loads(requests.readline())
+    start = _object(requests.readline())
     _follow_parent(start["parent"], start["main_thread"])
     _limit_memory(start["memory"])
     try:
@@ -53,7 +53,7 @@ def main(read: int, write: int) -> None:
 
 
 def _answer(bound: list[tuple[Entry[Reward], dict[str, Any]]], line: bytes) -> Outcome:
-    request = json.loads(line)
+    request = _object(line)
     entry, params = bound[request["i"]]
     # A reward that draws random numbers gives the same for the same completion, also after a resume.
     seed = zlib.crc32(request["t"].encode("utf-8", "surrogatepass"))
@@ -63,7 +63,7 @@ def _answer(bound: list[tuple[Entry[Reward], dict[str, Any]]], line: bytes) -> O
         numpy.random.seed(seed)
     params = json.loads(json.dumps(params)) if params else {}
     if request.get("right"):
-        return call_right(entry.options["right"], entry.value, request["r"], json.loads(line)["r"], params)
+        return call_right(entry.options["right"], entry.value, request["r"], _object(line)["r"], params)
     return call(entry.value, request["t"], request["r"], params)
 
 
@@ -90,8 +90,13 @@ def _load_module(module: str, file: str) -> None:
     load_imports([file])
 
 
+def _object(line: bytes) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(line.decode("utf-8", "surrogatepass"))
+    return value
+
+
 def _send(write: int, answer: dict[str, Any]) -> None:
-    data = memoryview(json.dumps(answer).encode("ascii") + b"\n")
+    data = memoryview(json.dumps(answer, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
     while data:
         data = data[os.write(write, data) :]
 

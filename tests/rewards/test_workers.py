@@ -1,0 +1,339 @@
+"""Rewards in workers: whatever a user's function does, the run goes on or stops as documented."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from llmclick.data.rows import Row
+from llmclick.errors import InputError, RewardError
+from llmclick.rewards.scoring import Scorer, ToScore
+from tests.rewards.specs import Spec, write
+
+REWARDS_FILE = """
+import ctypes, os, random, signal, subprocess, sys, threading, time
+from llmclick import REWARDS
+
+calls = 0
+
+@REWARDS.register("odd")
+def odd(completion, row, params):
+    "Does what the completion says."
+    global calls
+    calls += 1
+    word = completion.split(":")[0]
+    if word == "sleep":
+        time.sleep(1000)
+    if word == "exit":
+        os._exit(0)
+    if word == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if word == "segfault":
+        ctypes.string_at(0)
+    if word == "allocate":
+        held = []
+        while True:
+            held.append(bytearray(b"x") * 10**8)
+    if word == "nan":
+        return float("nan")
+    if word == "raise":
+        return row["question"]
+    if word == "sys.exit":
+        sys.exit(3)
+    if word == "text":
+        return "1.0"
+    if word == "list":
+        return [1.0, 0.0]
+    if word == "complex":
+        return 1j
+    if word == "huge":
+        return 10**400
+    if word == "true":
+        return True
+    if word == "numpy":
+        import numpy
+        return numpy.float32(0.5)
+    if word == "fork":
+        if os.fork() == 0:
+            return 0.0
+        return 1.0
+    if word == "child":
+        subprocess.run([sys.executable, "-c", "print('from a child')"], check=True)
+    if word == "print":
+        print("printed by a reward", flush=True)
+        sys.stderr.write("and on stderr")
+        os.write(1, b"straight to 1")
+    if word == "read":
+        return float(sys.stdin.read() == "")
+    if word == "alarm":
+        signal.alarm(1)
+    if word == "wait":
+        time.sleep(1.3)
+    if word == "thread":
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        return float(threading.current_thread() is threading.main_thread())
+    if word == "random":
+        return random.random()
+    if word == "reseed":
+        random.seed(0)
+    if word == "row":
+        row["answer"] = "changed"
+        row["list"].append(1)
+        return float(len(row["list"]))
+    if word == "length":
+        return len(completion)
+    if word == "pid":
+        return os.getpid()
+    if word == "loop":
+        while True:
+            pass
+    return 0.25
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("odd") / "odd_reward.py", REWARDS_FILE)
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def scorer(file, said, tmp_path):
+    with Scorer([Spec("odd", timeout=1.5)], [file], log=tmp_path / "run.log", notify=said.append) as scorer:
+        scorer.score([to_score("warm up")])
+        yield scorer
+
+
+def to_score(text, line=1, **data):
+    return ToScore(text, {"answer": "11", "list": [], **data}, f"rows.jsonl:{line}", False)
+
+
+def batch(text, size=40, at=36):
+    """`size` harmless completions, one of them `text`."""
+    return [to_score(text if number == at else f"fine:{number}", number) for number in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("word", "kind"),
+    [
+        ("sleep", "timeout"),
+        ("loop", "timeout"),
+        ("exit", "died"),
+        ("kill", "died"),
+        ("segfault", "died"),
+        ("allocate", "memory"),
+    ],
+)
+def test_a_call_that_hangs_or_crashes_scores_0_for_that_completion_alone(scorer, said, word, kind):
+    """One completion of 40 scores 0 and is counted by kind, one line is told, all others keep their score, within the timeout
+    plus 2 s."""
+    start = time.monotonic()
+    scores = scorer.score(batch(word))
+    if word != "allocate":  # how fast memory fills is the machine's
+        assert time.monotonic() - start < 1.5 + 2 + 2 * machine_is_busy()
+    kinds = {kind} if word != "allocate" else {"memory", "timeout", "died"}
+    assert set(scores[36].failures) <= kinds
+    assert sum(scores[36].failures.values()) == 1
+    assert scores[36].total == 0.0
+    assert [score.total for number, score in enumerate(scores) if number != 36] == [0.25] * 39
+    assert len(said) == 1
+    assert "odd" in said[0]
+    assert "rows.jsonl:36" in said[0]
+
+
+def machine_is_busy():
+    """How many times over the cores are asked for: a new worker needs a core to start."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
+def test_more_than_a_twentieth_of_a_batch_failing_stops_the_run(scorer):
+    """2 of 40 is 5 % and goes on; 3 of 40 stops with the reward's name and the share."""
+    two = [to_score("exit" if number < 2 else "fine") for number in range(40)]
+    assert sum(bool(score.failures) for score in scorer.score(two)) == 2
+    with pytest.raises(RewardError, match="3 of 40"):
+        scorer.score([to_score("exit" if number < 3 else "fine") for number in range(40)])
+
+
+@pytest.mark.parametrize(
+    ("word", "words"),
+    [
+        ("nan", "nan"),
+        ("raise", "KeyError"),
+        ("sys.exit", "SystemExit"),
+        ("text", "returned str"),
+        ("list", "returned list with 2 items"),
+        ("complex", "returned complex"),
+        ("huge", "returned inf"),
+    ],
+)
+def test_a_wrong_value_or_an_exception_stops_with_reward_row_and_completion(scorer, word, words):
+    """The error has exit code 2 and names reward, row and completion, for an exception with the user's own traceback alone."""
+    with pytest.raises(RewardError) as caught:
+        scorer.score(batch(f"{word}:at the 37th call"))
+    text = str(caught.value)
+    assert caught.value.exit_code == 2
+    assert all(part in text for part in (words, "odd", "rows.jsonl:36", "at the 37th call"))
+    if word == "raise":
+        assert 'return row["question"]' in text
+        assert "odd_reward.py" in text
+        assert "calls.py" not in text
+        assert "worker.py" not in text
+
+
+def test_on_error_zero_scores_0_and_counts(file):
+    """With `on_error: zero` an exception scores 0 and is counted as an error; it does not count towards the 5 %."""
+    with Scorer([Spec("odd", on_error="zero")], [file]) as scorer:
+        scores = scorer.score([to_score("raise"), to_score("nan"), to_score("fine")])
+    assert [score.total for score in scores] == [0.0, 0.0, 0.25]
+    assert [score.failures for score in scores] == [{"error": 1}, {"error": 1}, {}]
+
+
+def test_true_and_numbers_of_numpy_are_numbers(scorer):
+    """bool is 0 or 1, a numpy scalar its value."""
+    assert [score.total for score in scorer.score([to_score("true"), to_score("numpy")])] == [1.0, 0.5]
+
+
+def test_prints_and_children_go_to_the_run_log(scorer, tmp_path, capfd):
+    """What a reward prints, on any descriptor and from a child process, is in run.log and nowhere else; stdin is empty."""
+    scores = scorer.score([to_score("print"), to_score("child"), to_score("read")])
+    assert [score.total for score in scores] == [0.25, 0.25, 1.0]
+    log = (tmp_path / "run.log").read_text()
+    assert all(text in log for text in ("printed by a reward", "and on stderr", "straight to 1", "from a child"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_forks_threads_and_alarms_disturb_no_later_call(scorer):
+    """A reward that forks and returns twice, leaves a thread or an alarm behind: each call still has one answer, its own."""
+    words = ["fork", "length:1", "thread", "alarm", "wait", "length:22", "fine"]
+    assert [score.total for score in scorer.score([to_score(word) for word in words])] == [1.0, 8.0, 1.0, 0.25, 0.25, 9.0, 0.25]
+
+
+def test_random_numbers_belong_to_the_completion(scorer):
+    """A reward that draws random numbers gives the same for the same completion, whatever was drawn or seeded in between, and
+    leaves the run's own random state alone."""
+    import random
+
+    before = random.getstate()
+    texts = ["random:a", "random:b", "reseed", "random:a", "random:b"]
+    a, b, _, again_a, again_b = (score.total for score in scorer.score([to_score(text) for text in texts]))
+    assert (a, b) == (again_a, again_b)
+    assert a != b
+    assert random.getstate() == before
+
+
+def test_every_call_has_a_fresh_row(scorer):
+    """A reward that changes its row changes nobody else's."""
+    item = to_score("row")
+    assert [score.total for score in scorer.score([item] * 3)] == [1.0, 1.0, 1.0]
+    assert item.row == {"answer": "11", "list": []}
+
+
+def test_any_text_passes_the_pipe_whole(scorer):
+    """Lone surrogates, NULs, line separators and 10^6 characters arrive as they were sent."""
+    texts = ["length:\ud800\udfff\x00\n\r\u2028\u0085", "length:" + "é" * 10**6, "length:" + "[" * 10**5]
+    assert [score.total for score in scorer.score([to_score(text) for text in texts])] == [float(len(text)) for text in texts]
+
+
+def test_order_is_kept_over_many_calls_and_workers(scorer):
+    """2000 completions of different lengths come back in their order."""
+    texts = ["length:" + "x" * number for number in range(2000)]
+    assert [score.total for score in scorer.score([to_score(text) for text in texts])] == [len(text) for text in texts]
+
+
+def test_workers_end_with_the_scorer(scorer):
+    """After close no worker lives and none is a zombie; the next batch starts a new one."""
+    first = int(scorer.score([to_score("pid")])[0].total)
+    scorer.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, 0)
+    assert int(scorer.score([to_score("pid")])[0].total) != first
+
+
+def test_workers_end_with_a_killed_run(file, tmp_path):
+    """SIGKILL on the run ends its workers too, even one in an endless loop."""
+    script = f"""
+import sys
+from llmclick.rewards.scoring import Scorer, ToScore
+from tests.rewards.specs import Spec
+scorer = Scorer([Spec("odd", timeout=1000.0)], [{str(file)!r}])
+print(int(scorer.score([ToScore("pid", {{}}, "r:1", False)])[0].total), flush=True)
+scorer.score([ToScore("loop", {{}}, "r:1", False)])
+"""
+    run = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    worker = int(run.stdout.readline())
+    time.sleep(0.3)
+    run.kill()
+    run.wait()
+    run.stdout.close()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and alive(worker):
+        time.sleep(0.05)
+    assert not alive(worker)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_catastrophic_pattern_is_cut_off(said):
+    """A pattern with nested repetition on a long completion ends at the timeout; other completions keep their score."""
+    items = [ToScore("word " * 40 if number == 5 else "a:", {}, f"r:{number}", False) for number in range(30)]
+    with Scorer([Spec("regex", {"pattern": r"(\w+\s?)+:", "match": "full"}, timeout=1.0)], notify=said.append) as scorer:
+        scores = scorer.score(items)
+    assert scores[5].failures == {"timeout": 1}
+    assert [score.total for score in scores] == [0.0 if number == 5 else 1.0 for number in range(30)]
+
+
+def test_the_trial_refuses_rows_on_which_a_reward_raises_or_hangs(file):
+    """Before training each row is tried: a reward that reads a missing key or hangs refuses the row with its line."""
+    own = write(
+        file.parent / "trial_reward.py",
+        """
+        import time
+        from llmclick import REWARDS
+
+        @REWARDS.register("tried", right=lambda row, params: row["gold"])
+        def tried(completion, row, params):
+            if row["gold"] == "hang":
+                time.sleep(100)
+            return float(completion == row["gold"] and completion != "never")
+        """,
+    )
+    data = [{"gold": "a"}, {"answer": "a"}, {"gold": "hang"}, {"gold": "never"}]
+    rows = [Row(item, f"r:{number}", str(number)) for number, item in enumerate(data)]
+    with Scorer([Spec("tried", timeout=0.5)], [own]) as scorer:
+        problems = scorer.try_rows(rows)
+    assert [problem.where for problem in problems] == ["r:1", "r:1", "r:2", "r:2", "r:3"]
+    assert "KeyError: 'gold'" in problems[0].why
+    assert "over 0.5 s" in problems[2].why
+    assert "scores 0.0" in problems[4].why
+
+
+def test_a_reward_defined_outside_of_any_file_is_refused():
+    """A reward typed into an interactive session cannot run in a worker, and is told so."""
+    from llmclick import REWARDS
+
+    scope = {"REWARDS": REWARDS}
+    exec("@REWARDS.register('typed_in')\ndef typed_in(completion, row, params): return 1.0", scope)
+    with pytest.raises(InputError, match="outside of any file"):
+        Scorer([Spec("typed_in")])
+
+
+def test_cheap_rewards_cost_little(scorer):
+    """A call of a cheap user reward costs well under a millisecond of this process and its workers together."""
+    items = [to_score("fine and short") for _ in range(2000)]
+    scorer.score(items)
+    start = time.process_time()
+    scorer.score(items)
+    assert (time.process_time() - start) / len(items) < 0.2e-3
