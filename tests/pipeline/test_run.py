@@ -238,6 +238,19 @@ def test_everything_wrong_is_reported_together_and_nothing_written(lab: Any) -> 
     assert lab.calls == []
 
 
+def test_a_broken_tokenizer_does_not_hide_the_rest(lab: Any, dense_folder: Path) -> None:
+    """A tokenizer that cannot be loaded, a row that the reward cannot use and a bad output folder are one report."""
+    model = lab.folder / "model"
+    shutil.copytree(dense_folder, model)
+    (model / "tokenizer.json").write_text("{")
+    (lab.folder / "file").write_text("")
+    lab.write_rows([{"prompt": "a", "answer": "1"}, {"prompt": "no answer"}])
+    with pytest.raises(InputError) as caught:
+        lab.run(f"model.name={model}", f"pipeline.output_dir={lab.folder / 'file' / 'out'}")
+    for part in ("tokenizer", "rows.jsonl:2", "is not a folder"):
+        assert part in str(caught.value), part
+
+
 def test_rows_that_do_not_fit_write_nothing(lab: Any) -> None:
     """With sound rows but a small max_length the run ends before its output folder exists."""
     with pytest.raises(InputError, match="20 of 20 rows do not fit"):

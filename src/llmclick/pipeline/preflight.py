@@ -153,7 +153,7 @@ def _read_inputs(config: Any) -> _Inputs:
     rewards = _try(lambda: reward_inputs(config), problems)
     if source is None or compute is None or rewards is None or problems:
         _collect_the_rest(config, source, rows, problems)
-        raise InputError(problems)
+        raise InputError(list(dict.fromkeys(problems)))
     data = data_inputs(config, rows, source, rewards)
     train = train_inputs(config, fingerprint(data), source, compute)
     inputs = {"data": data, "train": train, "validate": validate_inputs(config, fingerprint(train))}
@@ -306,7 +306,7 @@ def preflight(config: Any, stages: Sequence[str] | None = None, *, plan: Plan | 
         disk = disk_estimate(config, source, plan.experiment)
         problems += _disk_problem(config, disk)
     if problems:
-        raise InputError(problems)
+        raise InputError(list(dict.fromkeys(problems)))
     return Preflight(
         plan=plan,
         source=source,
@@ -318,13 +318,16 @@ def preflight(config: Any, stages: Sequence[str] | None = None, *, plan: Plan | 
     )
 
 
-def _try_data(config: Any, read: Rows, source: Any, problems: list[Problem]) -> tuple[Any, Dataset]:
+def _try_data(config: Any, read: Rows, source: Any, problems: list[Problem]) -> tuple[Any, Dataset | None]:
     """Render, measure and split, then try the rewards; problems of the rows that were read are taken as reported."""
     from llmclick.data.prompts import context_length
     from llmclick.modeling.llm.models.base import load_tokenizer
     from llmclick.pipeline.data import try_prepare
 
-    tokenizer = load_tokenizer(source)
+    tokenizer = _try(lambda: load_tokenizer(source), problems)
+    if tokenizer is None:
+        problems += try_rewards(config, [*read.rows, *(read.held_out or ())])
+        return None, None
     context = context_length(Path(source.folder), tokenizer)
     dataset, found = try_prepare(config, tokenizer, context=context, rows=read)
     problems += found[len(read.problems) :]
