@@ -130,10 +130,11 @@ _BOX = re.compile(r"\\f?box(?:ed)?\s{0,3}\{\s{0,3}(?:\\text(?:bf|rm)?\s{0,3}\{)?
 def choice(completion: str, row: dict[str, Any], params: dict[str, Any]) -> float:
     r"""1 if the label that the completion finally picks is the answer, otherwise 0.
 
-    The pick is the last label that is announced ("the answer is B", "I pick B", a box, a line of its own), otherwise the last
-    one that opens a sentence ("B. Paris", "Yes, ..."), otherwise the last one mentioned. Denied labels ("not B", "B fails") do
-    not count. Labels in one breath ("yes and no", "A, B, C") pick nothing. A letter counts as a word of its own: the article "a"
-    and the pronoun "I" are no labels, a small letter only in brackets or where an answer stands. "no doubt" is no "no".
+    The pick is the last label that is announced ("the answer is B", "I pick B", a box, a line of its own), otherwise the
+    last one that opens a sentence ("B. Paris", "Yes, ..."), otherwise the last one mentioned. Denied labels ("not B", "B
+    fails") do not count. Labels in one breath ("yes and no", "A, B, C") pick nothing. A letter counts as a word of its own:
+    the article "a" and the pronoun "I" are no labels, a small letter only in brackets or where an answer stands. "no doubt"
+    is no "no".
 
     | completion | row | params | result |
     |---|---|---|---|

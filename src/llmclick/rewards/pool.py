@@ -103,7 +103,9 @@ class Pool:
         except BaseException:
             self.close()
             raise
-        return [outcome for outcome in outcomes if outcome is not None]
+        done = [outcome for outcome in outcomes if outcome is not None]
+        assert len(done) == len(jobs)
+        return done
 
     def _is_short(self, began: float) -> bool:
         """Whether one more worker is worth its start: none is there, or all have been at work for a while."""

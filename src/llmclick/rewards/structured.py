@@ -118,8 +118,9 @@ def _without_fence(text: str) -> str | None:
 def json_valid(completion: str, row: dict[str, Any], params: dict[str, Any]) -> float:
     r"""1 if the completion is JSON and nothing else (with `keys`: an object that has them), otherwise 0.
 
-    The grammar of RFC 8259 to the letter; its white space and turn markers around the value make no difference. It reads nothing
-    of the row. With `strict: false` one code fence or a finished `<think>` block may stand around an object or an array.
+    The grammar of RFC 8259 to the letter; its white space and turn markers around the value make no difference. It reads
+    nothing of the row. With `strict: false` one code fence or a finished `<think>` block may stand around an object or an
+    array. `keys` may also give types: {"n": "integer"}.
 
     | completion | row | params | result |
     |---|---|---|---|
