@@ -30,6 +30,7 @@ _REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _WANTED = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "LICENSE*")
+_UNWANTED = ("*/*", "consolidated*")  # subfolders, and the second copy of the weights that some repositories hold
 _HUB_TIMEOUT = 5.0  # seconds for one answer of the Hub; with retries a refusal stays under ten
 
 
@@ -413,7 +414,11 @@ def _hub_source(name: str, revision: str | None, where: Where) -> Source:
     try:
         folder = Path(
             snapshot_download(
-                name, revision=revision, allow_patterns=list(_WANTED), ignore_patterns=["*/*", "consolidated*"], etag_timeout=_HUB_TIMEOUT
+                name,
+                revision=revision,
+                allow_patterns=list(_WANTED),
+                ignore_patterns=list(_UNWANTED),
+                etag_timeout=_HUB_TIMEOUT,
             )
         )
     except Exception as error:
