@@ -29,7 +29,7 @@ GOLDS = st.one_of(LEAVES, st.lists(LEAVES, max_size=3), st.dictionaries(st.text(
 
 
 @pytest.mark.parametrize("name", [*LINEAR, "regex"])
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(completion=TEXTS, gold=GOLDS, data=st.data())
 def test_never_raises_and_scores_0_or_1(name, completion, gold, data):
     """A shipped reward called with any completion, any JSON answer and any of its params gives 0 or 1."""
@@ -39,7 +39,7 @@ def test_never_raises_and_scores_0_or_1(name, completion, gold, data):
 
 
 @pytest.mark.parametrize("name", ["exact_match", "contains", "last_number", "choice"])
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(gold=GOLDS, data=st.data())
 def test_a_row_is_refused_or_its_own_answer_is_right(name, gold, data):
     """Whatever an answer is, either the reward says why it cannot be used or the answer itself scores 1."""

@@ -187,26 +187,26 @@ def hash_of(name: str, file: Path) -> str:
 
 
 def test_the_source_of_a_reward_is_its_file_and_what_it_loads_from_its_folder(tmp_path):
-    """A changed byte in the file, in a helper, in a helper's helper or in one imported inside a function changes the hash; a
+    """A changed byte in the file, in a helper, in a helper's helper in one imported inside a function or by name changes the hash; a
     file that is not imported and a copy of the folder elsewhere do not."""
     folder = tmp_path / "here"
-    file = write(
-        folder / "graded.py", reward("graded", "from graded_late import z; return x + z", "from graded_helper import x")
-    )
+    head = "import importlib\nfrom graded_helper import x\nimportlib.import_module('graded_' + 'named')"
+    file = write(folder / "graded.py", reward("graded", "from graded_late import z; return x + z", head))
     write(folder / "graded_helper.py", "from graded_deep import x\n")
     write(folder / "graded_deep.py", "x = 1.0\n")
     write(folder / "graded_late.py", "z = 0.0\n")
+    write(folder / "graded_named.py", "w = 0.0\n")
     before = hash_of("graded", file)
     write(folder / "unrelated.py", "y = 1\n")
     assert hash_of("graded", file) == before
     copied = shutil.copytree(folder, tmp_path / "there")
     assert hash_of("graded", copied / "graded.py") == before
     seen = {before}
-    for name in ("graded.py", "graded_helper.py", "graded_deep.py", "graded_late.py"):
+    for name in ("graded.py", "graded_helper.py", "graded_deep.py", "graded_late.py", "graded_named.py"):
         with open(folder / name, "a") as text:
             text.write("# changed\n")
         seen.add(hash_of("graded", file))
-    assert len(seen) == 5
+    assert len(seen) == 6
 
 
 def test_the_source_of_a_shipped_reward_is_its_module_and_helpers():
