@@ -187,7 +187,7 @@ def hash_of(name: str, file: Path) -> str:
 
 
 def test_the_source_of_a_reward_is_its_file_and_what_it_loads_from_its_folder(tmp_path):
-    """A changed byte in the file, in a helper, in a helper's helper in one imported inside a function or by name changes the hash; a
+    """A changed byte in the file, a helper, a helper's helper, one imported inside a function or by name changes the hash; a
     file that is not imported and a copy of the folder elsewhere do not."""
     folder = tmp_path / "here"
     head = "import importlib\nfrom graded_helper import x\nimportlib.import_module('graded_' + 'named')"
