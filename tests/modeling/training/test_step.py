@@ -258,5 +258,3 @@ def test_a_silent_step_has_gradient_zero(dense_folder: Path) -> None:
     batch.silent_B[:] = True
     batch.advantages_B[:] = 0
     assert float(gradient(policy, batch, objective()).abs().max()) == 0.0
-
-

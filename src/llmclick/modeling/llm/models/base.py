@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from llmclick.errors import InputError, Problem
+from llmclick.modeling.llm.models.linear import few_rows_linear, speed_up_linears
 from llmclick.modeling.llm.models.source import Source, resolve_source
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class LanguageModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., D], in the head's precision."""
-        return self.finish_logits(nn.functional.linear(hidden, self.head_weight, self.head_bias))
+        return self.finish_logits(few_rows_linear(hidden, self.head_weight, self.head_bias))
 
     def finish_logits(self, logits: Tensor) -> Tensor:
         """What the family does to `hidden @ head_weight.T + head_bias`: scaling (Cohere, Granite), soft cap (Gemma)."""
@@ -224,6 +225,8 @@ def load_language_model(
 
             model = LanguageModel(load_transformer(source, dtype).to(device), source, torch.device(device), tokenizer)
         _check_head(model)
+        if torch.device(device).type == "cpu":
+            speed_up_linears(model.module)
     return model
 
 

@@ -13,6 +13,13 @@ from llmclick.modeling.llm.methods.losses import Denominators
 from llmclick.modeling.llm.sampling.base import Completion
 
 
+WORTHWHILE = 1024
+"""Tokens from which on matrix products run at full speed, so that a further micro-batch costs nothing but saves padding."""
+
+WASTE = 0.1
+"""Padding that a micro-batch of that size may have, as a share of its real tokens."""
+
+
 @dataclass
 class SampledBatch:
     """What one round of sampling gave. Rows are numbered b = prompt * group_size + sample.
@@ -66,17 +73,26 @@ def plan(batch: SampledBatch, rows: Sequence[int], batch_size: int, micro_tokens
     chunks = []
     for part in _cut(prompts, lambda prompt: len(batch.prompts[prompt]), micro_tokens, batch_size):
         members = sorted((row for prompt in part for row in by_prompt[prompt]), key=lambda row: (-batch.length(row), row))
-        micro = _cut(members, batch.length, micro_tokens, len(members))
+        micro = _cut(members, batch.length, micro_tokens, len(members), waste=WASTE)
         chunks.append(Chunk(tuple(part), tuple(map(tuple, micro))))
     return chunks
 
 
-def _cut(items: list[int], length: Callable[[int], int], tokens: int, most: int) -> list[list[int]]:
-    """Runs of items (longest first) whose count times the first one's length stays within `tokens`, at most `most` each."""
+def _cut(items: list[int], length: Callable[[int], int], tokens: int, most: int, waste: float | None = None) -> list[list[int]]:
+    """Runs of items (longest first), at most `most` each and padded at most `tokens`; at least one item.
+
+    With `waste` a run of WORTHWHILE tokens ends before its padding exceeds that share of its real tokens.
+    """
     runs: list[list[int]] = []
+    real = 0
     for item in items:
-        if runs and len(runs[-1]) < most and (len(runs[-1]) + 1) * length(runs[-1][0]) <= tokens:
-            runs[-1].append(item)
-        else:
-            runs.append([item])
+        if runs and len(runs[-1]) < most:
+            padded = (len(runs[-1]) + 1) * length(runs[-1][0])
+            wasteful = waste is not None and padded > WORTHWHILE and padded > (1 + waste) * (real + length(item))
+            if padded <= tokens and not wasteful:
+                runs[-1].append(item)
+                real += length(item)
+                continue
+        runs.append([item])
+        real = length(item)
     return runs
