@@ -1,4 +1,4 @@
-"""The errors a person can meet. Each class is one exit code; each problem says what was set, why it cannot work and what to write."""
+"""The errors a person can meet: one class per exit code; each problem says what was set, why it fails and what to write."""
 
 from __future__ import annotations
 
@@ -48,12 +48,6 @@ class InputError(LlmclickError):
 
 class RewardError(InputError):
     """A reward failed in the middle of a run (raised, or returned something that is no number)."""
-
-
-class GateFailed(LlmclickError):
-    """The trained model missed a bound of `validation`."""
-
-    exit_code = 3
 
 
 class TrainingStopped(LlmclickError):

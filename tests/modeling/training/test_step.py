@@ -1,4 +1,4 @@
-"""The gradient of a step, with shared prompts, two-stage backward and chunked head, against one plain forward per completion."""
+"""The gradient of a step (shared prompts, two-stage backward, chunked head) against one plain forward per completion."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from llmclick.modeling.llm.training import logprobs as logprobs_module
 from llmclick.modeling.llm.training.batch import SampledBatch, plan
 from llmclick.modeling.llm.training.policy import Policy
 from llmclick.modeling.llm.training.step import Objective, StepStatistics, accumulate_gradient
-from tests.tiny import tiny_hybrid
 from tests.modeling.training.reference import plain_loss, sequence_logprobs
+from tests.tiny import tiny_hybrid
 
 NEW, GROUP, TEMPERATURE = 9, 4, 0.8
 REWARD = (RewardSpec(name="exact_match"),)

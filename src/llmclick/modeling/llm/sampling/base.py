@@ -36,7 +36,7 @@ class Completion:
         return self.stop == "length"
 
 
-class SamplingInterrupted(Exception):  # noqa: N818 - an event, not an error
+class SamplingInterrupted(Exception):
     """`should_stop` said so between two tokens; what was sampled of the batch is dropped."""
 
 
