@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from llmclick import __version__, cli
-from llmclick.errors import GateFailed, InputError, Interrupted, Problem, TrainingStopped
+from llmclick.errors import InputError, Interrupted, Problem, TrainingStopped
 
 COMMANDS = ["run", "check", "sample", "reward", "rewards", "recipes", "explain", "report", "compare", "new"]
 CONFIG = """\
@@ -172,7 +172,6 @@ def test_debug_shows_the_traceback(folder):
     ("error", "code"),
     [
         (InputError(Problem("w", "k", "why", "write")), 2),
-        (GateFailed("missed"), 3),
         (TrainingStopped("nan"), 4),
         (Interrupted("later"), 130),
         (KeyboardInterrupt(), 130),

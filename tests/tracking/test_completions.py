@@ -35,14 +35,17 @@ def test_what_is_written_is_read_back_lone_surrogates_and_all(tmp_path: Path) ->
     folder = CompletionsFolder(tmp_path)
     folder.write(3, records(3, text=HOSTILE))
     assert folder.read(3) == records(3, text=HOSTILE)
-    assert (tmp_path / "000003.jsonl").read_bytes().isascii()
+    assert (tmp_path / "3.jsonl").read_bytes().isascii()
 
 
-def test_names_sort_as_steps_do(tmp_path: Path) -> None:
+def test_a_file_is_named_by_its_step_and_steps_come_in_their_order(tmp_path: Path) -> None:
+    """`12.jsonl`, not padded; 10 comes after 2; a padded name or another alphabet's digits are somebody else's file."""
     folder = CompletionsFolder(tmp_path)
     for step in (1, 2, 10, 100):
         folder.write(step, records(step))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{step:06d}.jsonl" for step in (1, 2, 10, 100)]
+    assert {path.name for path in tmp_path.iterdir()} == {"1.jsonl", "2.jsonl", "10.jsonl", "100.jsonl"}
+    for other in ("003.jsonl", "٣.jsonl"):
+        (tmp_path / other).write_text("mine")
     assert folder.steps() == [1, 2, 10, 100]
 
 
@@ -54,8 +57,8 @@ def test_the_newest_steps_stay_plain_up_to_keep_bytes(tmp_path: Path) -> None:
     for step in range(1, 7):
         folder.write(step, records(step))
     assert list(contents(tmp_path / "many")) == [
-        *(f"00000{step}.jsonl.gz" for step in (1, 2, 3)),
-        *(f"00000{step}.jsonl" for step in (4, 5, 6)),
+        *(f"{step}.jsonl.gz" for step in (1, 2, 3)),
+        *(f"{step}.jsonl" for step in (4, 5, 6)),
     ]
     assert [folder.read(step) for step in range(1, 7)] == [records(step) for step in range(1, 7)]
 
@@ -63,9 +66,9 @@ def test_the_newest_steps_stay_plain_up_to_keep_bytes(tmp_path: Path) -> None:
 def test_a_step_larger_than_keep_is_plain_while_it_is_the_newest(tmp_path: Path) -> None:
     folder = CompletionsFolder(tmp_path, keep=0)
     folder.write(1, records(1))
-    assert list(contents(tmp_path)) == ["000001.jsonl"]
+    assert list(contents(tmp_path)) == ["1.jsonl"]
     folder.write(2, records(2))
-    assert list(contents(tmp_path)) == ["000001.jsonl.gz", "000002.jsonl"]
+    assert list(contents(tmp_path)) == ["1.jsonl.gz", "2.jsonl"]
 
 
 @pytest.mark.parametrize("killed", [2, 5, 9, 11])
@@ -90,9 +93,9 @@ def test_a_resumed_folder_has_the_bytes_of_an_uninterrupted_one(tmp_path: Path, 
 def test_compressed_files_carry_no_time_and_no_name(tmp_path: Path) -> None:
     folder = CompletionsFolder(tmp_path, keep=0)
     folder.write(1, records(1))
-    plain = (tmp_path / "000001.jsonl").read_bytes()
+    plain = (tmp_path / "1.jsonl").read_bytes()
     folder.write(2, records(2))
-    packed = (tmp_path / "000001.jsonl.gz").read_bytes()
+    packed = (tmp_path / "1.jsonl.gz").read_bytes()
     assert gzip.decompress(packed) == plain
     assert packed[3:8] == b"\0\0\0\0\0"  # no flags (so no name), no time
 
@@ -100,10 +103,10 @@ def test_compressed_files_carry_no_time_and_no_name(tmp_path: Path) -> None:
 def test_a_kill_between_compressing_and_removing_loses_nothing(tmp_path: Path) -> None:
     folder = CompletionsFolder(tmp_path, keep=0)
     folder.write(1, records(1))
-    (tmp_path / "000001.jsonl.gz").write_bytes(b"half a file")
+    (tmp_path / "1.jsonl.gz").write_bytes(b"half a file")
     folder.write(2, records(2))
     assert folder.read(1) == records(1)
-    assert list(contents(tmp_path)) == ["000001.jsonl.gz", "000002.jsonl"]
+    assert list(contents(tmp_path)) == ["1.jsonl.gz", "2.jsonl"]
 
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:

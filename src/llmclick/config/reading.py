@@ -74,7 +74,7 @@ def scalar(text: str) -> bool | int | float | str | None:
     return text
 
 
-class _StopReading(Exception):  # noqa: N818 - control flow, not an error that anybody sees
+class _StopReading(Exception):
     """Reading cannot go on; the problem is already noted."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from llmclick.tracking.files import json_line, parse_lines, write_atomic
 # was returned (null: does not apply), `reward` the total that was optimised. `ids` and `logprobs` only with report.tokens.
 FIELDS = ("row", "where", "sample", "prompt", "text", "tokens", "stop", "rewards", "reward", "advantage", "ids", "logprobs")
 
+_STEP = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+
 
 class CompletionsFolder:
-    """The folder of one run; the file of step 12 is 000012.jsonl, or 000012.jsonl.gz once it is old.
+    """The folder of one run; the file of step 12 is 12.jsonl, or 12.jsonl.gz once it is old.
 
     What is compressed depends on what the files hold and on nothing else: a step stays plain if it is the newest, or if it
     and all newer steps together have at most `keep` bytes uncompressed. The rule is applied after every write and every cut,
@@ -88,15 +91,15 @@ class CompletionsFolder:
         if self.path.is_dir():
             for entry in os.scandir(self.path):
                 stem, _, ending = entry.name.partition(".")
-                if stem.isdigit() and ending in ("jsonl", "jsonl.gz"):
+                if _STEP.fullmatch(stem) and ending in ("jsonl", "jsonl.gz"):
                     found.setdefault(int(stem), []).append(Path(entry.path))
         return found
 
     def _plain(self, step: int) -> Path:
-        return self.path / f"{step:06d}.jsonl"
+        return self.path / f"{step}.jsonl"
 
     def _packed(self, step: int) -> Path:
-        return self.path / f"{step:06d}.jsonl.gz"
+        return self.path / f"{step}.jsonl.gz"
 
 
 def _pack(data: bytes) -> bytes:
