@@ -299,12 +299,30 @@ def _is_experiment(what: str) -> bool:
 @app.command()
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="An experiment's folder.", show_default=False)],
+    send: Annotated[
+        str | None,
+        typer.Option(metavar="TRACKER", help="Also sends the run to trackio, wandb, tensorboard or mlflow."),
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Writes an experiment's report.html and prints its path."""
     from llmclick.report.page import write_report
 
     _print(visible(str(write_report(directory))))
+    if send is not None:
+        from llmclick.tracking.trackers import SENT
+        from llmclick.tracking.trackers import send as send_to
+
+        try:
+            count = send_to(directory, send)
+        except Exception as error:
+            if isinstance(error, LlmclickError):
+                raise
+            why = f"{type(error).__name__}: {error}"
+            write = f"the same command again once {send} can be reached; what it was sent already is not sent twice"
+            raise InputError(Problem("--send", "", why, write, given=send)) from error
+        more = "" if count else f" (it had them all; {visible(str(directory / SENT))} says so)"
+        _print(f"{count} steps sent to {send}{more}")
 
 
 @app.command()
@@ -347,6 +365,9 @@ def new(
 
 def main() -> None:
     """Entry point of the `llmclick` command."""
+    from llmclick.modeling.llm.process import prepare_environment
+
+    prepare_environment()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

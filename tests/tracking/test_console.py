@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmclick.tracking.console import Console, cells, duration, step_line
+from llmclick.tracking.console import Console, cells, duration, folded, step_line
 
 HOSTILE = "</script>\x1b[2J\x1b]0;t\x07\u202e[red]x[/red]\r" + "y" * 10_000
 
@@ -122,12 +122,40 @@ def test_at_sixty_columns_nothing_wraps_that_can_be_broken() -> None:
 
 def test_progress_without_a_terminal_is_a_line_every_ten_seconds_and_nests_in_a_step() -> None:
     console, err, _, clock = plain()
-    with console.progress("sampling", 100) as outer, console.progress("rows", 4) as inner:
+    with console.progress("sampling", 100, "tokens") as outer, console.progress("rows", 4) as inner:
         for _ in range(30):
             clock.now += 1
             outer.advance()
         inner.advance(4)
-    assert err.getvalue().splitlines() == ["  sampling 10/100", "  sampling 20/100", "  sampling 30/100"]
+    assert err.getvalue().splitlines() == [f"  sampling: {done} of 100 tokens" for done in (10, 20, 30)]
+
+
+def test_a_bar_that_starts_over_says_where_it_is() -> None:
+    """`reach` sets the place itself: a second chunk of rows begins at its first token again."""
+    console, err, _, clock = plain()
+    with console.progress("sampling", 8, "tokens") as bar:
+        for done in (8, 3):
+            clock.now += 10
+            bar.reach(done)
+    assert err.getvalue().splitlines() == ["  sampling: 8 of 8 tokens", "  sampling: 3 of 8 tokens"]
+
+
+@pytest.mark.parametrize(
+    "text", ["a " * 200, "x" * 1000, "日本語" * 50, "", "short", "one two three four five six seven " + "y" * 70]
+)
+def test_a_folded_line_keeps_every_character_and_its_width(text: str) -> None:
+    pieces = folded(text, 20)
+    assert "".join(pieces) == text
+    assert all(cells(piece) <= 20 for piece in pieces)
+
+
+def test_a_quoted_text_stands_behind_a_bar_and_does_nothing() -> None:
+    console, _, out, _ = plain(width=60)
+    console.quote("answer", "first line\n" + HOSTILE)
+    shown = out.getvalue().splitlines()
+    assert shown[:2] == ["  answer", "  | first line"]
+    assert all(line.startswith("  | ") and cells(line) <= 60 for line in shown[1:])
+    assert not set(out.getvalue()) & {"\x1b", "\u202e", "\x07"}
 
 
 def test_live_bars_nest_and_disappear() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -178,7 +178,95 @@ def test_a_tracker_that_fails_is_one_line_and_a_count(
     tracking.verdict({"passed": True, "metrics": {}}, 3)
     assert said == [f"tracker broken failed and the run goes on without it: {reason}"]
     tracking.close()
-    assert said[1:] == ["broken: 5 times something could not be sent; metrics.jsonl has every number"]
+    assert said[1:] == [
+        "broken: 5 times something could not be sent; metrics.jsonl has every number, and `llmclick report DIR --send broken` "
+        "sends it later"
+    ]
+
+
+class Memory:
+    """Keeps what it is sent; `refuse` makes it fail at one step."""
+
+    got: ClassVar[list[tuple[int, dict[str, float]]]] = []
+    refuse: ClassVar[int | None] = None
+    asked: ClassVar[int] = 0
+
+    def __init__(self, run: TrackedRun) -> None:
+        pass
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        type(self).asked += 1
+        if step == self.refuse:
+            raise OSError("not now")
+        self.got.append((step, values))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> type[Memory]:
+    monkeypatch.setattr(Memory, "got", [])
+    monkeypatch.setattr(Memory, "refuse", None)
+    monkeypatch.setattr(Memory, "asked", 0)
+    monkeypatch.setitem(TRACKERS._own, "memory", type(TRACKERS.get("wandb"))("memory", Memory, "", 0, False))
+    return Memory
+
+
+def test_a_resumed_run_sends_each_step_once(run: Path, memory: type[Memory]) -> None:
+    """Killed after step 3, resumed from step 1: steps 2 and 3 are taken again and not sent again; what came new is."""
+    first = Tracking("memory", TrackedRun(run), print)
+    first.catch_up()
+    assert [step for step, _ in memory.got] == [1, 2, 2, 3]
+    MetricsFile(run / "metrics.jsonl").cut(1)
+    again = Tracking("memory", TrackedRun(run), print)
+    again.catch_up()
+    for record in [*RECORDS[1:], {"step": 4, "reward": 1.0}]:
+        again.log(record)
+    assert [step for step, _ in memory.got] == [1, 2, 2, 3, 4]
+
+
+def test_what_an_earlier_session_could_not_send_is_sent_first(run: Path, memory: type[Memory]) -> None:
+    memory.refuse = 3
+    for refuse, expected in ((3, [1, 2, 2]), (None, [1, 2, 2, 3])):
+        memory.refuse = refuse
+        tracking = Tracking("memory", TrackedRun(run), lambda text: None)
+        tracking.catch_up()
+        tracking.close()
+        assert [step for step, _ in memory.got] == expected
+
+
+def test_another_store_gets_everything_and_the_first_one_is_not_forgotten_for_another_tracker(
+    run: Path, memory: type[Memory]
+) -> None:
+    assert send(run, "memory") == 3
+    assert send(run, "memory") == 0
+    assert send(run, "memory", {"project": "other"}) == 3
+
+
+def test_a_tracker_that_keeps_failing_is_left_alone(tmp_path: Path, memory: type[Memory]) -> None:
+    """Each failure may cost a timeout: after three in a row nothing is tried any more, and the count is still right."""
+    said: list[str] = []
+    memory.refuse = 1
+    tracking = Tracking("memory", TrackedRun(tmp_path), said.append)
+    for _ in range(40):
+        tracking.log({"step": 1, "reward": 0.0})
+    assert memory.asked == 3
+    tracking.close()
+    assert said[-1].startswith("memory: 40 times")
+
+
+def test_a_full_disk_under_trackers_json_does_not_stop_a_run(
+    tmp_path: Path, memory: type[Memory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("llmclick.tracking.trackers.write_atomic", full)
+    said: list[str] = []
+    tracking = Tracking("memory", TrackedRun(tmp_path), said.append)
+    tracking.log(RECORDS[0])
+    assert "No space left" in said[0]
 
 
 def test_numbers_are_named_by_their_place_and_nulls_are_left_out() -> None:
@@ -195,6 +283,14 @@ def test_an_unknown_tracker_and_a_missing_package_are_said_before_a_run(monkeypa
     assert "uv sync --extra mlflow" in problem.write
     with pytest.raises(InputError):
         send("nowhere", "mlflow")
+
+
+def test_a_run_can_be_sent_to_the_users_own_tracker(run: Path) -> None:
+    """Its file is among the config's imports; a new process finds it there."""
+    own = Path(__file__).parents[1] / "lines_tracker.py"
+    write_atomic(run / "config.yaml", f"pipeline: {{name: cities, imports: [{own}]}}\n".encode())
+    sent(run, "lines", {})
+    assert [json.loads(line)[0] for line in (run / "lines.jsonl").read_text().splitlines()] == [1, 2, 2, 3, 3]
 
 
 def test_importing_the_trackers_imports_none_of_them() -> None:

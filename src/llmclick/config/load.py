@@ -28,6 +28,7 @@ from llmclick.config.schema import (
 from llmclick.config.sources import SOURCE_CONFIGS, SourceConfig
 from llmclick.errors import InputError, Problem
 from llmclick.pipeline.recipes import RECIPES
+from llmclick.tracking.trackers import check_name
 
 S = TypeVar("S", bound=Section)
 
@@ -164,6 +165,9 @@ class _Loader:
         found, notices = check_all(facts)
         self.problems += found
         notices += self.rewards(config)
+        if config.tracker is not None and "tracker.name" not in self.bad and hasattr(config.tracker, "name"):
+            # After the rewards: a file in pipeline.imports may register a tracker too.
+            self.problems += check_name(config.tracker.name, self.near("tracker"))
         config._origin = Origin(path=Path(self.file), where=self.where, notices=tuple(notices))
         return config
 

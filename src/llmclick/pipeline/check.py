@@ -123,7 +123,7 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
         timed = time_step(config, engine, console)
         memory = peak_memory()
         size = completions_needed(config.method.group_size)
-        with console.progress("sampling for the forecast", len(prompts) * size) as bar:
+        with console.progress("sampling for the forecast", len(prompts) * size, "completions") as bar:
             groups = []
             # As many prompts at a time as a step decodes together, so that the bar moves.
             for start in range(0, len(prompts), step := max(1, config.method.sample_rows // size)):
@@ -169,7 +169,7 @@ def time_step(config: Config, engine: Engine, console: Console) -> dict[str, flo
     from llmclick.modeling.llm.training.step import accumulate_gradient
 
     prompts = engine.rows_of(0)
-    with console.progress("timing one step", 3) as bar:
+    with console.progress("timing one step", 3, "parts") as bar:
         began = time.perf_counter()
         groups = engine.sampler.sample(engine.requests(prompts), config.method.group_size, "check/step")
         sampled = time.perf_counter()

@@ -9,8 +9,16 @@ from typing import Any
 COLUMNS = ("metric", "base", "trained", "difference", "95 % interval", "n")
 
 
-def show_outcome(console: Any, experiment: Path, passed: bool | None, verdict: Mapping[str, Any]) -> None:
-    """Print it, as the last thing of a run; `passed` is None where nothing was judged."""
+def show_outcome(
+    console: Any, experiment: Path, passed: bool | None, verdict: Mapping[str, Any], report: Path | None = None
+) -> None:
+    """Print it, as the last thing of a run; `passed` is None where nothing was judged, `report` the page if there is one."""
+    _show_verdict(console, experiment, passed, verdict)
+    if report is not None:
+        console.result(f"report: {report}")
+
+
+def _show_verdict(console: Any, experiment: Path, passed: bool | None, verdict: Mapping[str, Any]) -> None:
     weights = experiment / "train" / "checkpoint"
     if passed is None:
         where = f"; the weights are in {weights}" if weights.exists() else ""

@@ -104,7 +104,7 @@ class Preflight:
 def make_plan(config: Any, stages: Sequence[str] | None = None) -> Plan:
     """Which stages are done and why the others will run. Raises InputError with every problem of model, rows and rewards."""
     wanted = check_stages(config, stages)
-    found = _read_inputs(config)
+    found = _read_inputs(config, check_package(config))
     compute, source, rows, inputs = found.compute, found.source, found.rows, found.inputs
     prints = {stage: fingerprint(stage_inputs) for stage, stage_inputs in inputs.items()}
 
@@ -144,8 +144,18 @@ def current_inputs(config: Any) -> dict[str, dict[str, Any]]:
     return _read_inputs(config).inputs
 
 
-def _read_inputs(config: Any) -> _Inputs:
-    problems: list[Problem] = []
+def check_package(config: Any) -> list[Problem]:
+    """Whether the tracker, if there is one, can be imported."""
+    if config.tracker is None:
+        return []
+    from llmclick.tracking.trackers import check_tracker
+
+    return check_tracker(config.tracker.name, config.where("tracker"))
+
+
+def _read_inputs(config: Any, problems: Sequence[Problem] = ()) -> _Inputs:
+    """`problems` are known already and are reported with what is found here."""
+    problems = list(problems)
     compute = _try(lambda: _resolve_compute(config), problems)
     source = _try(lambda: resolve_model(config, convert=False), problems)
     rows = read_rows(config)

@@ -15,7 +15,7 @@ from llmclick.errors import Interrupted, TrainingStopped
 from llmclick.pipeline.data import Dataset, write_dataset
 from llmclick.pipeline.lock import stage_lock
 from llmclick.pipeline.outcome import show_outcome
-from llmclick.pipeline.preflight import Plan, Preflight, make_plan, preflight, stage_state
+from llmclick.pipeline.preflight import Plan, Preflight, last_step, make_plan, preflight, stage_state
 from llmclick.pipeline.stage import (
     MANIFEST,
     STAGES,
@@ -31,6 +31,7 @@ from llmclick.pipeline.stage import (
 )
 from llmclick.tracking.files import write_atomic
 
+PAGE = "report.html"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -87,12 +88,61 @@ def run(config: Any, stages: Sequence[str] | None = None, console: Any = None) -
             for notice in checked.notices:
                 console.notice(notice)
             _open_experiment(plan, console, checked.total_steps)
-            for planned in plan.stages:
-                if planned.state == "run":
-                    done[planned.stage] = _run_stage(planned.stage, planned.why, plan, checked, console)
+            with _reported(plan, console), _tracked(plan, console) as tracking:
+                for planned in plan.stages:
+                    if planned.state == "run":
+                        done[planned.stage] = _run_stage(planned.stage, planned.why, plan, checked, console, tracking)
         result = _result(plan, {stage: done[stage] for stage in STAGES})
-        show_outcome(console, result.experiment, result.passed, result.verdict)
+        page = plan.experiment / PAGE
+        if plan.cached and not page.exists():
+            _report(plan, console)
+        show_outcome(console, result.experiment, result.passed, result.verdict, page if page.exists() else None)
         return result
+
+
+@contextmanager
+def _tracked(plan: Plan, console: Any) -> Iterator[Any]:
+    """The config's tracker, open while stages run that have something to send; None without one."""
+    sends = plan.state("train") == "run" or plan.state("validate") == "run"
+    if plan.config.tracker is None or not sends:
+        yield None
+        return
+    from llmclick.tracking.trackers import TrackedRun, Tracking
+
+    wanted = plan.config.tracker
+    tracking = Tracking(wanted.name, TrackedRun(plan.experiment, plan.config.as_dict(), wanted.params), console.notice)
+    try:
+        yield tracking
+    finally:
+        tracking.close()
+
+
+@contextmanager
+def _reported(plan: Plan, console: Any) -> Iterator[None]:
+    """However the stages inside end, what there is of them becomes report.html; the way they ended stays what it was."""
+    try:
+        yield
+    except BaseException:
+        if _report(plan, console):
+            console.line(f"report so far: {plan.experiment / PAGE}")
+        raise
+    _report(plan, console)
+
+
+def _report(plan: Plan, console: Any) -> bool:
+    """Write report.html if there is a step to show. A page that cannot be written is one notice: the run's files are all
+    there without it."""
+    if not (plan.experiment / "metrics.jsonl").exists():
+        return False
+    from llmclick.report.page import write_report
+
+    try:
+        write_report(plan.experiment)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        console.notice(f"report.html could not be written ({why}); `llmclick report {plan.experiment}` tries again")
+        return False
+    return True
 
 
 def _open_experiment(plan: Plan, console: Any, steps: int) -> None:
@@ -108,13 +158,14 @@ def _open_experiment(plan: Plan, console: Any, steps: int) -> None:
             "fingerprints": plan.fingerprints,
             "inputs": plan.inputs,
             "steps": steps,
+            "changed": plan.config.changed(),
         }
         if read_json(plan.experiment / MANIFEST) != manifest:
             write_json(plan.experiment / MANIFEST, manifest)
         console.log_to(plan.experiment / "run.log")
 
 
-def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: Any) -> dict[str, Any]:
+def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: Any, tracking: Any) -> dict[str, Any]:
     """One stage under its lock. Somebody else may have finished it while this process waited."""
     key = plan.fingerprints["data"][:12] if stage == "data" else plan.experiment.name
     with stage_lock(plan.shared / "locks", f"{stage}-{key}", console.line):
@@ -130,7 +181,7 @@ def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: An
             folder.mkdir(parents=True, exist_ok=True)
             # The old manifest goes first: killed halfway, the stage must not look done.
             (folder / MANIFEST).unlink(missing_ok=True)
-            files, result = _BODIES[stage](plan, checked, console)
+            files, result = _BODIES[stage](plan, checked, console, tracking)
             seconds = time.perf_counter() - began
             sync_folder(folder)
             write_manifest(
@@ -147,7 +198,7 @@ def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: An
         return {"state": "ran", "seconds": round(seconds, 3), "why": why}
 
 
-def _data(plan: Plan, checked: Preflight, console: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _data(plan: Plan, checked: Preflight, console: Any, tracking: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     dataset: Dataset | None = checked.dataset
     assert dataset is not None, "preflight prepares the rows whenever the data stage runs"
     paths = write_dataset(plan.dataset_folder, dataset)
@@ -157,27 +208,30 @@ def _data(plan: Plan, checked: Preflight, console: Any) -> tuple[dict[str, Any],
     return files, {"counts": counts, "notices": dataset.notices}
 
 
-def _train(plan: Plan, checked: Preflight, console: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _train(plan: Plan, checked: Preflight, console: Any, tracking: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     from llmclick.pipeline.train import train
 
-    result = train(_job("train", plan, checked, console))
+    result = train(_job("train", plan, checked, console, tracking))
     return file_sizes(plan.experiment / "train", "checkpoint", "adapter"), result
 
 
-def _validate(plan: Plan, checked: Preflight, console: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _validate(plan: Plan, checked: Preflight, console: Any, tracking: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     from llmclick.pipeline.validate import validate
 
-    return {}, validate(_job("validate", plan, checked, console))
+    result = validate(_job("validate", plan, checked, console, tracking))
+    if tracking is not None:
+        tracking.verdict(result, last_step(plan.experiment) or 0)
+    return {}, result
 
 
-_BODIES: dict[str, Callable[[Plan, Preflight, Any], tuple[dict[str, Any], dict[str, Any]]]] = {
+_BODIES: dict[str, Callable[[Plan, Preflight, Any, Any], tuple[dict[str, Any], dict[str, Any]]]] = {
     "data": _data,
     "train": _train,
     "validate": _validate,
 }
 
 
-def _job(stage: str, plan: Plan, checked: Preflight, console: Any) -> Job:
+def _job(stage: str, plan: Plan, checked: Preflight, console: Any, tracking: Any) -> Job:
     return Job(
         config=plan.config,
         experiment=plan.experiment,
@@ -188,6 +242,7 @@ def _job(stage: str, plan: Plan, checked: Preflight, console: Any) -> Job:
         compute=plan.compute,
         console=console,
         shared=plan.shared,
+        tracking=tracking,
     )
 
 

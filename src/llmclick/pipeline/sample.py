@@ -9,7 +9,13 @@ from llmclick.errors import InputError
 from llmclick.pipeline.preflight import preflight
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from llmclick.config.schema import Config
+    from llmclick.data.prompts import Prompt
+    from llmclick.modeling.llm.models.base import LanguageModel
+    from llmclick.modeling.llm.sampling.base import Completion
+    from llmclick.rewards.scoring import Score
     from llmclick.tracking.console import Console
 
 
@@ -33,25 +39,53 @@ def sample(config: Config, rows: int, checkpoint: Path | None, greedy: bool, con
     prepare_process()
     tokenizer = load_tokenizer(checked.source)
     model = load_language_model(source, device=checked.plan.compute.device, dtype="auto", tokenizer=tokenizer)
-    prompts = checked.dataset.validation[:rows]
-    sampler = LocalSampler(
-        model,
-        seed=config.pipeline.seed,
-        temperature=None if greedy else config.method.temperature,
-        max_new_tokens=config.method.max_new_tokens,
-        rows=config.method.sample_rows,
-    )
     text_of = text_decoder(tokenizer, model)
-    with console.progress("sampling", config.method.max_new_tokens) as bar:
-        groups = sampler.sample(
-            [Request(prompt.row.id, prompt.ids) for prompt in prompts], 1, "sample", on_tokens=lambda _: bar.advance()
+    if greedy:
+        prompts, completions = _as_validated(model, checked.dataset.validation, rows, config, console)
+    else:
+        prompts = checked.dataset.validation[:rows]
+        sampler = LocalSampler(
+            model,
+            seed=config.pipeline.seed,
+            temperature=config.method.temperature,
+            max_new_tokens=config.method.max_new_tokens,
+            rows=config.method.sample_rows,
         )
+        requests = [Request(prompt.row.id, prompt.ids) for prompt in prompts]
+        with console.progress("sampling", config.method.max_new_tokens, "tokens") as bar:
+            completions = [group[0] for group in sampler.sample(requests, 1, "sample", on_tokens=bar.reach)]
     with make_scorer(config, None, console.notice) as scorer:
-        scores = score_groups(scorer, prompts, groups, text_of)
-    for prompt, [completion], score in zip(prompts, groups, scores, strict=True):
-        named = ", ".join(
-            f"{name} {'does not apply' if value is None else f'{value:g}'}" for name, value in score.by_name.items()
-        )
-        console.result(f"{prompt.row.where}\n  {prompt.text}\n  -> {text_of(completion.ids)}")
-        console.result(f"  reward {score.total:g} ({named}), {len(completion.ids)} tokens, {completion.stop}\n")
-    console.result(f"mean reward {sum(score.total for score in scores) / len(scores):.3f} over {len(scores)} held-out rows")
+        scores = score_groups(scorer, prompts, [[completion] for completion in completions], text_of)
+    how = "greedy, as validation reads them" if greedy else f"drawn at temperature {config.method.temperature:g}"
+    who = f"the checkpoint {checkpoint}" if checkpoint is not None else f"the untrained model {config.model.name}"
+    count = len(prompts)
+    console.result(f"{count} of {len(checked.dataset.validation)} held-out rows, answered by {who}, {how}\n")
+    for prompt, completion, score in zip(prompts, completions, scores, strict=True):
+        cut = ", cut off by max_new_tokens" if completion.truncated else ""
+        console.result(f"{prompt.row.where}  reward {score.total:.4g}{_named(score)}, {len(completion.ids)} tokens{cut}")
+        console.quote("prompt", prompt.text.strip("\n"))
+        console.quote("answer", text_of(completion.ids))
+        console.result("")
+    console.result(f"mean reward {sum(score.total for score in scores) / count:.3f} over {count} held-out rows")
+
+
+def _as_validated(
+    model: LanguageModel, held_out: Sequence[Prompt], rows: int, config: Config, console: Console
+) -> tuple[list[Prompt], list[Completion]]:
+    """The first `rows` greedy answers, decoded in the batches of the validate stage: the very answers that it judged."""
+    from llmclick.pipeline.validate import ROWS, greedy_completions
+
+    judged = config.validation.rows
+    pool = held_out[:judged] if judged is not None and rows <= judged else held_out
+    batches = pool[: -(-rows // ROWS) * ROWS]
+    completions = greedy_completions(model, batches, config, console, "held-out rows")
+    return list(pool[:rows]), completions[:rows]
+
+
+def _named(score: Score) -> str:
+    """The rewards by name, unless one alone says what the total says already."""
+    named = score.by_name
+    if list(named.values()) == [score.total]:
+        return ""
+    shown = (f"{name} {'does not apply' if value is None else f'{value:.4g}'}" for name, value in named.items())
+    return f" ({', '.join(shown)})"

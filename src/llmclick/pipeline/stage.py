@@ -26,7 +26,7 @@ class Job:
 
     `source` is the model on this machine, `experiment` the experiment's folder, `dataset_folder` where the data stage wrote,
     `fingerprint` that of the stage itself, `fingerprints` those of all stages, `shared` the folder of what several experiments
-    share.
+    share, `tracking` the open tracker of the config, if it has one.
     """
 
     config: Any
@@ -38,6 +38,7 @@ class Job:
     compute: Any
     console: Any
     shared: Path
+    tracking: Any = None
 
     def fingerprint_of(self, stage: str) -> str:
         """The fingerprint of a stage of this experiment."""

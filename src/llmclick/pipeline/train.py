@@ -49,6 +49,8 @@ def train(job: Job) -> dict[str, Any]:
         training = build_training(job, scorer, should_stop)
         resumed = training.journal.resume(training)
         announce(job, training, resumed)
+        if job.tracking is not None:
+            job.tracking.catch_up()
         ended_early = None
         if training.step < training.steps:
             try:
@@ -185,7 +187,7 @@ def build_training(job: Job, scorer: Scorer, should_stop: Callable[[], bool]) ->
             keep=config.report.keep,
             tokens=config.report.tokens,
             text_of=engine.text_of,
-            listeners=[],
+            listeners=[job.tracking] if job.tracking is not None else [],
         ),
         evaluate=evaluate if settings.eval_every else None,
         should_stop=should_stop,

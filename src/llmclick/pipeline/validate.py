@@ -83,7 +83,7 @@ def greedy_completions(
         autocast=autocast,
     )
     done: list[Completion] = []
-    with console.progress(label, len(prompts)) as bar:
+    with console.progress(label, len(prompts), "rows") as bar:
         for start in range(0, len(prompts), ROWS):
             part = prompts[start : start + ROWS]
             requests = [Request(prompt.row.id, prompt.ids) for prompt in part]

@@ -32,6 +32,9 @@ class Bar(Protocol):
     def advance(self, n: float = 1) -> None:
         """`n` more of the total are done."""
 
+    def reach(self, done: float) -> None:
+        """`done` of the total are done; less than before is the beginning of a next round."""
+
 
 class Console:
     """The run's voice. Cheap to create; Rich is imported when the first live bar is drawn.
@@ -160,17 +163,25 @@ class Console:
         self._stop_drawing()
         self._result(visible_lines(text))
 
+    def quote(self, label: str, text: str) -> None:
+        """A text of a row or a model in a result: the label, then its lines behind a bar, wrapped, everything visible."""
+        lines = []
+        for line in visible_lines(text).split("\n"):
+            lines += folded(line, self.width - 4)
+        self.result("\n".join([f"  {label}", *(f"  | {line}".rstrip() for line in lines)]))
+
     # Progress inside something long.
 
     @contextmanager
-    def progress(self, label: str, total: float | None) -> Iterator[Bar]:
-        """A bar for `total` pieces of work; nests, also inside a step. Without a terminal a line every ten seconds at most."""
-        label = visible(label, 40)
+    def progress(self, label: str, total: float | None, unit: str = "") -> Iterator[Bar]:
+        """A bar for `total` pieces of work, `unit` says of what; nests, also inside a step. Without a terminal a line every ten
+        seconds at most."""
+        label, unit = visible(label, 40), visible(unit, 20)
         if not self.live:
-            yield _PlainBar(self, label, total)
+            yield _PlainBar(self, label, total, unit)
             return
         drawn = self._draw()
-        task = drawn.add_task("  " * self._open_bars + label, total=total, note="")
+        task = drawn.add_task("  " * self._open_bars + label, total=total, note=unit)
         self._open_bars += 1
         try:
             yield _LiveBar(drawn, task)
@@ -227,11 +238,12 @@ class Console:
     def _due(self, since: float = float("-inf")) -> bool:
         return self._clock() - max(self._last_progress, since) >= PLAIN_INTERVAL
 
-    def plain_progress(self, label: str, done: float, total: float | None, since: float) -> None:
+    def plain_progress(self, label: str, done: float, total: float | None, unit: str, since: float) -> None:
         """A progress line if one is due (for bars without a terminal); `since` is when the bar began."""
         if self._due(since):
             self._last_progress = self._clock()
-            self._say(f"  {label} {done:g}/{total:g}" if total is not None else f"  {label} {done:g}")
+            count = f"{done:g}" if total is None else f"{done:g} of {total:g}"
+            self._say(f"  {label}: {count} {unit}".rstrip())
 
     def now(self) -> float:
         """Seconds of the console's clock."""
@@ -290,15 +302,22 @@ class _LiveBar:
     def advance(self, n: float = 1) -> None:
         self._drawn.advance(self._task, n)
 
+    def reach(self, done: float) -> None:
+        self._drawn.update(self._task, completed=done)
+
 
 class _PlainBar:
-    def __init__(self, console: Console, label: str, total: float | None) -> None:
-        self._console, self._label, self._total, self._done = console, label, total, 0.0
+    def __init__(self, console: Console, label: str, total: float | None, unit: str) -> None:
+        self._console, self._label, self._total, self._unit = console, label, total, unit
+        self._done = 0.0
         self._since = console.now()
 
     def advance(self, n: float = 1) -> None:
-        self._done += n
-        self._console.plain_progress(self._label, self._done, self._total, self._since)
+        self.reach(self._done + n)
+
+    def reach(self, done: float) -> None:
+        self._done = done
+        self._console.plain_progress(self._label, done, self._total, self._unit, self._since)
 
 
 def step_line(record: Mapping[str, Any], step: int, steps: int, left: float | None, width: int = 80) -> str:
@@ -351,6 +370,23 @@ def table_text(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
                 lines.append(f"{name}{' ' * (label - cells(name))}  {parts[0]}")
                 lines.extend(" " * (label + 2) + part for part in parts[1:])
     return "\n".join(lines)
+
+
+def folded(line: str, width: int) -> list[str]:
+    """A line in pieces of at most `width` columns, cut at the last space where one is near; nothing is lost."""
+    pieces: list[str] = []
+    start = 0
+    while True:
+        end, used = start, 0
+        while end < len(line) and used + cells(line[end]) <= width:
+            used += cells(line[end])
+            end += 1
+        if end == len(line):
+            return [*pieces, line[start:]]
+        space = line.rfind(" ", start + 1, end)
+        end = space + 1 if space > (start + end) // 2 else max(start + 1, end)
+        pieces.append(line[start:end])
+        start = end
 
 
 def cells(text: str) -> int:

@@ -7,11 +7,16 @@ A tracker is one registered class:
         def __init__(self, run: TrackedRun) -> None: ...
         def log(self, values: dict[str, float], step: int) -> None: ...
         def close(self) -> None: ...
+
+A tracker gets every step once, in order. How far it has come stands in the experiment's trackers.json, so a resumed run does
+not send again what it takes again (those steps are equal, only their measured seconds differ), sends first what an earlier
+session could not, and a tracker that is new in a config gets the steps before it too.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -21,6 +26,13 @@ from typing import Any, Protocol
 
 from llmclick.errors import InputError, Problem
 from llmclick.registry import Registry
+from llmclick.tracking.files import write_atomic
+from llmclick.tracking.metrics import read_metrics
+
+SENT = "trackers.json"
+"""How far each tracker has come: {name: {params, steps, evaluations}}."""
+GIVE_UP = 3
+"""Failures in a row after which a tracker is left alone: each may have cost a network timeout."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +119,9 @@ class MLflow:
         beside = (run.folder.resolve().parent / "mlruns").as_uri()
         uri = str(run.params.get("uri") or os.environ.get("MLFLOW_TRACKING_URI") or beside)
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        # A server that does not answer must cost seconds, not MLflow's minutes.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         if uri.startswith("file:"):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mlflow.tracking import MlflowClient
@@ -160,89 +175,160 @@ class Trackio:
 
 
 class Tracking:
-    """A tracker that never stops a run: the first failure is one notice, the others are counted. Use as a listener of metrics
-    and call `close` at the end."""
+    """A tracker that never stops a run: the first failure is one notice, after a few in a row it is left alone. Use it as a
+    listener of metrics, after `catch_up`, and call `close` at the end."""
 
     def __init__(self, name: str, run: TrackedRun, notice: Callable[[str], None]) -> None:
         self.name = name
         self.failures = 0
+        self._in_a_row = 0
         self._notice = notice
-        self._tracker: Tracker | None = None
+        self._receiver: Receiver | None = None
         self._attempt(lambda: self._open(run))
+
+    def catch_up(self) -> None:
+        """Send what the experiment's files hold and the tracker was not sent yet (once they are cut to where a run resumes)."""
+        if self._receiver is not None:
+            for record in records_in(self._receiver.run.folder):
+                self.log(record)
 
     def log(self, record: Mapping[str, Any]) -> None:
         """A record of metrics.jsonl or eval.jsonl (its numbers get the prefix `eval/`)."""
-        self._send(*named_numbers(record))
+        self._send(lambda receiver: receiver.log(record))
 
     def verdict(self, verdict: Mapping[str, Any], step: int) -> None:
         """The content of validate/verdict.json, as numbers under `validate/`."""
-        self._send(_verdict_numbers(verdict), step)
+        self._send(lambda receiver: receiver.verdict(verdict, step))
 
     def close(self) -> None:
         """Close the tracker and say how much it missed, if anything."""
-        if self._tracker is not None:
-            self._attempt(self._tracker.close)
-            self._tracker = None
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            self._attempt(receiver.close)
         if self.failures > 1:
-            self._notice(f"{self.name}: {self.failures} times something could not be sent; metrics.jsonl has every number")
+            self._notice(
+                f"{self.name}: {self.failures} times something could not be sent; metrics.jsonl has every number, and "
+                f"`llmclick report DIR --send {self.name}` sends it later"
+            )
 
     def _open(self, run: TrackedRun) -> None:
-        self._tracker = TRACKERS.get(self.name).value(run)
+        self._receiver = Receiver(self.name, run)
 
-    def _send(self, values: dict[str, float], step: int) -> None:
-        tracker = self._tracker
-        if tracker is None:
+    def _send(self, action: Callable[[Receiver], object]) -> None:
+        receiver = self._receiver
+        if receiver is None or self._in_a_row >= GIVE_UP:
             self.failures += 1
-        elif values:
-            self._attempt(lambda: tracker.log(values, step))
+        else:
+            self._attempt(lambda: action(receiver))
 
-    def _attempt(self, action: Callable[[], None]) -> None:
+    def _attempt(self, action: Callable[[], object]) -> None:
         try:
             action()
+            self._in_a_row = 0
         except Exception as error:  # whatever a tracker does wrong, the run is worth more
             self.failures += 1
+            self._in_a_row += 1
             if self.failures == 1:
                 reason = f"{type(error).__name__}: {error}"
                 self._notice(f"tracker {self.name} failed and the run goes on without it: {reason[:300]}")
 
 
+class Receiver:
+    """An open tracker that is sent each step once. Raises what the tracker raises; a step that failed may be sent again."""
+
+    def __init__(self, name: str, run: TrackedRun) -> None:
+        self.run = run
+        self._name = name
+        self._file = run.folder / SENT
+        before = self._read().get(name) or {}
+        # Another project or folder is another store, which has nothing yet.
+        same = isinstance(before, dict) and before.get("params") == dict(run.params)
+        self._sent = {kind: int(before.get(kind, -1)) if same else -1 for kind in ("steps", "evaluations")}
+        self._tracker = TRACKERS.get(name).value(run)
+
+    def log(self, record: Mapping[str, Any]) -> bool:
+        """Send a record unless it was sent before; says whether it was."""
+        values, step = named_numbers(record)
+        kind = "evaluations" if "n" in record else "steps"
+        if step <= self._sent[kind]:
+            return False
+        if values:
+            self._tracker.log(values, step)
+        self._sent[kind] = step
+        mine = {self._name: {"params": dict(self.run.params), **self._sent}}
+        write_atomic(self._file, json.dumps(self._read() | mine, indent=1, default=str).encode("ascii") + b"\n")
+        return True
+
+    def verdict(self, verdict: Mapping[str, Any], step: int) -> None:
+        """Send a verdict, however often it is judged."""
+        self._tracker.log(_verdict_numbers(verdict), step)
+
+    def close(self) -> None:
+        """Close the tracker."""
+        self._tracker.close()
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            value = json.loads(self._file.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+def records_in(folder: Path) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl and eval.jsonl in the order of their steps."""
+    records = [*read_metrics(folder / "metrics.jsonl"), *read_metrics(folder / "eval.jsonl")]
+    return sorted(records, key=lambda record: int(record.get("step") or 0))
+
+
+def check_name(name: str, where: str) -> list[Problem]:
+    """What is wrong with a tracker's name."""
+    if name in TRACKERS:
+        return []
+    write = f"write one of {', '.join(TRACKERS.nearest(name))}, or none"
+    return [Problem(where, "tracker", "there is no tracker of this name", write, name)]
+
+
 def check_tracker(name: str, where: str) -> list[Problem]:
-    """What is wrong with `tracker` in a config before a run: an unknown name, or a package that is not installed."""
-    if name not in TRACKERS:
-        known = TRACKERS.nearest(name)
-        return [
-            Problem(where, "tracker", "there is no tracker of this name", f"write one of {', '.join(known)}, or none", name)
-        ]
+    """What is wrong with a tracker before a run: an unknown name, or a package that is not installed."""
+    if problems := check_name(name, where):
+        return problems
     options = TRACKERS.get(name).options
     package, extra = options.get("package"), options.get("extra")
     if package and importlib.util.find_spec(str(package)) is None:
-        write = f"install it (the extra `{extra}`: `uv sync --extra {extra}`) or write `tracker: none`"
+        write = f"`uv sync --extra {extra}` once, which installs it, or `tracker: none`"
         return [Problem(where, "tracker", f"the package {package} is not installed", write, name)]
     return []
 
 
 def send(folder: str | Path, tracker: str, params: Mapping[str, Any] | None = None) -> int:
-    """Send a run that has already ended (or got as far as it did) to a tracker; returns how many steps it had.
+    """Send a run that has already ended (or got as far as it did) to a tracker; returns how many steps were sent.
 
-    Raises InputError if the tracker is unknown or not installed or the folder is no experiment; what the tracker itself raises
-    comes through, because here nothing else would be lost.
+    What was sent before, while the run went or by an earlier call, is not sent again. `params` are the config's where its
+    tracker is this one. Raises InputError if the tracker is unknown or not installed or the folder is no experiment; what the
+    tracker itself raises comes through, because here nothing else would be lost.
     """
     from llmclick.report.experiment import read_experiment
 
-    problems = check_tracker(tracker, "send")
-    if problems:
-        raise InputError(problems)
     run = read_experiment(folder)
-    receiver = TRACKERS.get(tracker).value(TrackedRun(run.folder, run.config, params or {}))
+    if tracker not in TRACKERS and (own := run.setting("pipeline.imports")):
+        from llmclick.rewards.imports import load_imports
+
+        load_imports([Path(path) for path in own], str(run.folder / "config.yaml"))  # one of them may be the user's tracker
+    if problems := check_tracker(tracker, "--send"):
+        raise InputError(problems)
+    if params is None:
+        configured = run.config.get("tracker")
+        mine = isinstance(configured, dict) and configured.get("name") == tracker
+        params = {key: value for key, value in configured.items() if key != "name"} if mine and configured else {}
+    receiver = Receiver(tracker, TrackedRun(run.folder, run.config, params))
     try:
-        records = [*run.metrics, *run.evaluations]
-        for values, step in sorted(map(named_numbers, records), key=lambda item: item[1]):
-            receiver.log(values, step)
+        sent = [record for record in records_in(run.folder) if receiver.log(record)]
         if run.verdict:
-            receiver.log(_verdict_numbers(run.verdict), int(run.metrics[-1]["step"]) if run.metrics else 0)
+            receiver.verdict(run.verdict, int(run.metrics[-1]["step"]) if run.metrics else 0)
     finally:
         receiver.close()
-    return len(run.metrics)
+    return sum("n" not in record for record in sent)
 
 
 def named_numbers(record: Mapping[str, Any]) -> tuple[dict[str, float], int]:

@@ -77,15 +77,9 @@ class Journal:
     @contextlib.contextmanager
     def sampling(self, training: Training) -> Iterator[Callable[[int], None]]:
         """A progress bar over the tokens of a long sampling; yields what to call with the positions done."""
-        with self.console.progress(f"sampling for step {training.step + 1}", training.config.method.max_new_tokens) as bar:
-            done = 0
-
-            def on_tokens(position: int) -> None:
-                nonlocal done
-                bar.advance(position - done if position > done else position)
-                done = position
-
-            yield on_tokens
+        label, total = f"sampling for step {training.step + 1}", training.config.method.max_new_tokens
+        with self.console.progress(label, total, "tokens of the longest") as bar:
+            yield bar.reach
 
     def save(self, training: Training) -> None:
         """Writes a snapshot of the state after `training.step` steps."""
