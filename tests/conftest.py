@@ -8,6 +8,7 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line does; tests share the machine
 
 
 @pytest.fixture(scope="session")
