@@ -2,6 +2,7 @@ import io
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,23 @@ def test_a_bar_that_starts_over_says_where_it_is() -> None:
             clock.now += 10
             bar.reach(done)
     assert err.getvalue().splitlines() == ["  sampling: 8 of 8 tokens", "  sampling: 3 of 8 tokens"]
+
+
+def test_a_long_silence_is_broken_by_the_bar_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal: what cannot say how far it is speaks after one interval, a counting bar after a minute."""
+    monkeypatch.setattr("llmclick.tracking.console.PLAIN_INTERVAL", 0.05)
+    monkeypatch.setattr("llmclick.tracking.console.SILENCE", 0.2)
+    for total, expected in (
+        (None, r"  gradient of step 3: \S+s so far"),
+        (40.0, r"  gradient of step 3: 0 of 40 tokens after \S+s"),
+    ):
+        err = io.StringIO()
+        console = Console(stream=err, results=io.StringIO(), live=False)
+        with console.progress("gradient of step 3", total, "tokens"):
+            end = time.monotonic() + 5
+            while not err.getvalue().endswith("\n") and time.monotonic() < end:
+                time.sleep(0.01)
+        assert re.fullmatch(expected, err.getvalue().splitlines()[0])
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def check(config: Config, sample: int | None, console: Console) -> CheckResult:
     """Raises InputError with everything that is wrong; exit 0 otherwise, also when the forecast is bad."""
     for notice in config.notices:
         console.notice(notice)
-    checked = preflight(config)
+    with console.progress("reading model, trying every row", None):
+        checked = preflight(config)
     for notice in (*checked.plan.notices, *checked.notices):
         console.notice(notice)
     assert checked.dataset is not None
@@ -119,7 +120,8 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
     prompts = checked.dataset.train[:count]
     with contextlib.ExitStack() as stack:
         scorer = stack.enter_context(make_scorer(config, None, console.notice))
-        engine = build_engine(config, checked.source, checked.plan.compute, checked.dataset)
+        with console.progress("loading the model", None):
+            engine = build_engine(config, checked.source, checked.plan.compute, checked.dataset)
         timed = time_step(config, engine, console)
         memory = peak_memory()
         size = completions_needed(config.method.group_size)

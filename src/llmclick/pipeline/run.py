@@ -74,7 +74,8 @@ def run(config: Any, stages: Sequence[str] | None = None, console: Any = None) -
 
         console = Console()
     with _stopped_by_hand():
-        plan = make_plan(config, stages)
+        with console.progress("reading rows, rewards and model", None):
+            plan = make_plan(config, stages)
         for notice in (*config.notices, *plan.notices):
             console.notice(notice)
         console.plan([(planned.stage, planned.state, planned.why) for planned in plan.stages])
@@ -84,7 +85,8 @@ def run(config: Any, stages: Sequence[str] | None = None, console: Any = None) -
             if planned.state != "run"
         }
         if not plan.cached:
-            checked = preflight(config, plan=plan, fresh=False)
+            with console.progress("trying every row", None):
+                checked = preflight(config, plan=plan, fresh=False)
             for notice in checked.notices:
                 console.notice(notice)
             _open_experiment(plan, console, checked.total_steps)

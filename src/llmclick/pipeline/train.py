@@ -46,11 +46,13 @@ def train(job: Job) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         should_stop = stack.enter_context(stop_signals(job.console.notice))
         scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice))
-        training = build_training(job, scorer, should_stop)
+        with job.console.progress("loading the model", None):
+            training = build_training(job, scorer, should_stop)
         resumed = training.journal.resume(training)
         announce(job, training, resumed)
         if job.tracking is not None:
             job.tracking.catch_up()
+        job.console.steps(training.step, training.steps)
         ended_early = None
         if training.step < training.steps:
             try:

@@ -107,8 +107,9 @@ def answers(
     from llmclick.modeling.llm.sampling.base import SamplingInterrupted
 
     prepare_process()
-    tokenizer = load_tokenizer(job.source)
-    model = load_language_model(source, device=job.compute.device, dtype="auto", tokenizer=tokenizer)
+    with job.console.progress(f"loading the {label}", None):
+        tokenizer = load_tokenizer(job.source)
+        model = load_language_model(source, device=job.compute.device, dtype="auto", tokenizer=tokenizer)
     text_of = text_decoder(tokenizer, model)
     try:
         completions = greedy_completions(

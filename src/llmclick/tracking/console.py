@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import textwrap
+import threading
 import time
 import unicodedata
 from collections import deque
@@ -24,6 +25,8 @@ from llmclick.tracking.escape import visible, visible_lines
 
 PLAIN_INTERVAL = 10.0
 """Seconds between two progress lines without a terminal."""
+SILENCE = 60.0
+"""Seconds without a line after which a bar without a terminal says that it is still at it."""
 
 
 class Bar(Protocol):
@@ -63,6 +66,8 @@ class Console:
         self._log: IO[str] | None = None
         self._backlog: list[str] = []
         self._last_progress = float("-inf")
+        self._last_line = clock()
+        self._lock = threading.Lock()
         self._recent: deque[float] = deque(maxlen=10)
         self._drawn: Any = None  # rich.progress.Progress while bars are shown
         self._steps_bar: Any = None
@@ -122,6 +127,11 @@ class Console:
         self._finish_steps()
         self._say(self._wrapped(f"> {visible(name, 30)}  ", visible(why)), style="bold")
 
+    def steps(self, step: int, steps: int) -> None:
+        """Training goes on after `step` of `steps`: on a terminal its bar appears."""
+        if self.live and step < steps:
+            self._draw_steps(step, steps, None)
+
     def stage_done(self, name: str, seconds: float | None = None) -> None:
         """A stage is done; without seconds it was cached."""
         self._finish_steps()
@@ -178,10 +188,11 @@ class Console:
         seconds at most."""
         label, unit = visible(label, 40), visible(unit, 20)
         if not self.live:
-            yield _PlainBar(self, label, total, unit)
+            with _PlainBar(self, label, total, unit) as bar:
+                yield bar
             return
         drawn = self._draw()
-        task = drawn.add_task("  " * self._open_bars + label, total=total, note=unit)
+        task = drawn.add_task("  " * self._open_bars + label, total=total, unit=unit, note="")
         self._open_bars += 1
         try:
             yield _LiveBar(drawn, task)
@@ -195,6 +206,11 @@ class Console:
     # Below: how it gets onto the screen.
 
     def _say(self, text: str, style: str = "") -> None:
+        with self._lock:  # a bar without a terminal speaks from a thread of its own
+            self._print(text, style)
+
+    def _print(self, text: str, style: str) -> None:
+        self._last_line = self._clock()
         self._write_log(text)
         if self._drawn is not None:
             from rich.text import Text
@@ -238,12 +254,15 @@ class Console:
     def _due(self, since: float = float("-inf")) -> bool:
         return self._clock() - max(self._last_progress, since) >= PLAIN_INTERVAL
 
-    def plain_progress(self, label: str, done: float, total: float | None, unit: str, since: float) -> None:
+    def plain_progress(self, text: str, since: float) -> None:
         """A progress line if one is due (for bars without a terminal); `since` is when the bar began."""
         if self._due(since):
             self._last_progress = self._clock()
-            count = f"{done:g}" if total is None else f"{done:g} of {total:g}"
-            self._say(f"  {label}: {count} {unit}".rstrip())
+            self._say(text)
+
+    def silence(self) -> float:
+        """Seconds since the last line."""
+        return self._clock() - self._last_line
 
     def now(self) -> float:
         """Seconds of the console's clock."""
@@ -252,15 +271,24 @@ class Console:
     def _draw(self) -> Any:
         if self._drawn is None:
             from rich.console import Console as RichConsole
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+            from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+            from rich.text import Text
+
+            class Count(ProgressColumn):
+                """How far, of what; how long where nobody knows how far."""
+
+                def render(self, task: Task) -> Text:
+                    if task.total is None:
+                        return Text(duration(task.elapsed or 0.0))
+                    return Text(f"{task.completed:g}/{task.total:g} {task.fields['unit']}".rstrip())
 
             screen = RichConsole(
                 file=self.stream, width=self._width, force_terminal=True, highlight=False, markup=False, emoji=False
             )
             self._drawn = Progress(
                 TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=max(8, self.width // 4)),
-                MofNCompleteColumn(),
+                BarColumn(bar_width=max(8, self.width // 5)),
+                Count(),
                 TextColumn("{task.fields[note]}", markup=False),
                 console=screen,
                 transient=True,
@@ -274,7 +302,7 @@ class Console:
     def _draw_steps(self, step: int, steps: int, left: float | None) -> None:
         drawn = self._draw()
         if self._steps_bar is None:
-            self._steps_bar = drawn.add_task("steps", total=steps, note="")
+            self._steps_bar = drawn.add_task("steps", total=steps, unit="", note="")
         note = "" if left is None else f"{duration(left)} left"
         drawn.update(self._steps_bar, completed=step, total=steps, note=note)
         if step >= steps:
@@ -307,17 +335,42 @@ class _LiveBar:
 
 
 class _PlainBar:
+    """Says how far it is when told, every ten seconds at most; and by itself after a long silence."""
+
     def __init__(self, console: Console, label: str, total: float | None, unit: str) -> None:
         self._console, self._label, self._total, self._unit = console, label, total, unit
         self._done = 0.0
         self._since = console.now()
+        self._over = threading.Event()
+
+    def __enter__(self) -> _PlainBar:
+        threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
 
     def advance(self, n: float = 1) -> None:
         self.reach(self._done + n)
 
     def reach(self, done: float) -> None:
         self._done = done
-        self._console.plain_progress(self._label, done, self._total, self._unit, self._since)
+        self._console.plain_progress(self._text(), self._since)
+
+    def _text(self) -> str:
+        if self._total is None:
+            return f"  {self._label}: {duration(self._console.now() - self._since)} so far"
+        return f"  {self._label}: {self._done:g} of {self._total:g} {self._unit}".rstrip()
+
+    def _watch(self) -> None:
+        wait = PLAIN_INTERVAL
+        while not self._over.wait(wait):
+            # What cannot tell how far it is speaks up sooner: nothing else will.
+            if self._console.silence() >= (PLAIN_INTERVAL if self._total is None and wait == PLAIN_INTERVAL else SILENCE):
+                text = self._text()
+                more = "" if self._total is None else f" after {duration(self._console.now() - self._since)}"
+                self._console.plain_progress(text + more, float("-inf"))
+                wait = SILENCE / 2
 
 
 def step_line(record: Mapping[str, Any], step: int, steps: int, left: float | None, width: int = 80) -> str:
@@ -357,10 +410,11 @@ def table_text(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     """An aligned table of escaped cells, or blocks of `column: value` lines where the columns do not fit `width`."""
     sizes = [max(cells(name), *(cells(row[k]) for row in rows)) if rows else cells(name) for k, name in enumerate(columns)]
     lines = [title] if title else []
-    if sum(sizes) + 2 * (len(sizes) - 1) <= width:
-        lines.append(_aligned(columns, sizes, right))
-        lines.append("  ".join("-" * size for size in sizes))
-        lines.extend(_aligned(row, sizes, right) for row in rows)
+    gap = next((space for space in ("  ", " ") if sum(sizes) + len(space) * (len(sizes) - 1) <= width), None)
+    if gap is not None:
+        lines.append(_aligned(columns, sizes, right, gap))
+        lines.append(gap.join("-" * size for size in sizes))
+        lines.extend(_aligned(row, sizes, right, gap) for row in rows)
     else:
         label = max(map(cells, columns))
         for number, row in enumerate(rows):
@@ -394,12 +448,12 @@ def cells(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def _aligned(values: Sequence[str], sizes: Sequence[int], right: Sequence[bool]) -> str:
+def _aligned(values: Sequence[str], sizes: Sequence[int], right: Sequence[bool], gap: str) -> str:
     padded = []
     for value, size, at_right in zip(values, sizes, right, strict=True):
         space = " " * (size - cells(value))
         padded.append(space + value if at_right else value + space)
-    return "  ".join(padded).rstrip()
+    return gap.join(padded).rstrip()
 
 
 def _cell(value: object) -> str:

@@ -78,8 +78,14 @@ class Journal:
     def sampling(self, training: Training) -> Iterator[Callable[[int], None]]:
         """A progress bar over the tokens of a long sampling; yields what to call with the positions done."""
         label, total = f"sampling for step {training.step + 1}", training.config.method.max_new_tokens
-        with self.console.progress(label, total, "tokens of the longest") as bar:
+        with self.console.progress(label, total, "tokens") as bar:
             yield bar.reach
+
+    @contextlib.contextmanager
+    def working(self, training: Training, what: str) -> Iterator[None]:
+        """Something inside a step that cannot say how far it is."""
+        with self.console.progress(f"{what} of step {training.step + 1}", None):
+            yield
 
     def save(self, training: Training) -> None:
         """Writes a snapshot of the state after `training.step` steps."""

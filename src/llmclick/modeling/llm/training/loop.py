@@ -83,7 +83,8 @@ def run_training(training: Training) -> str | None:
             group["lr"] = lr
         policy.zero_gradients()
         denominators = batch.denominators(config.method.max_new_tokens)
-        statistics = accumulate_gradient(policy, batch, training.objective, denominators, first)
+        with journal.working(training, "gradient"):
+            statistics = accumulate_gradient(policy, batch, training.objective, denominators, first)
         if training.step == 0:
             check_parity(policy, batch, statistics)
         norm = gradient_norm(policy.trainable.values())
@@ -139,7 +140,8 @@ def sample_and_score(training: Training) -> Scored:
         ) from None
     sampled = time.perf_counter()
     try:
-        scores = training.score(prompts, groups)
+        with training.journal.working(training, "rewards"):
+            scores = training.score(prompts, groups)
     except RewardError:
         training.journal.save(training)
         raise
