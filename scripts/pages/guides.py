@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from pages import ROOT, page
-from pages.sources import introduction, key_text, keys_of, readme, recipe
+from pages.sources import introduction, key_text, keys_of, printed, readme, recipe
 from pages.text import code, front_matter, join, plain, table, yaml_file
 
 
@@ -23,13 +23,14 @@ def index() -> str:
         "hero": {
             "name": "llmclick",
             "text": "Train a language model on what can be checked",
-            "tagline": f"Version {version}. One file, one command, a checkpoint that was measured.",
+            "tagline": f"One YAML file, one command, a checkpoint measured on rows it never saw. Version {version}.",
             "actions": [
                 {"theme": "brand", "text": "Quickstart", "link": "./quickstart"},
                 {"theme": "alt", "text": "Your own reward and rows", "link": "./rewards"},
                 {"theme": "alt", "text": "Every key", "link": "./configuration"},
             ],
         },
+        "printed": "\n".join(printed()),
     }
     lines = ["---", *front_matter(front), "---"]
     ways = table(

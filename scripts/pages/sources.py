@@ -24,6 +24,18 @@ def introduction() -> list[str]:
     return [part.strip().replace("\n", " ") for part in text.split("\n\n")[1:] if part.strip()]
 
 
+def printed() -> list[str]:
+    """What the first run in README.md printed, shortened for the landing page."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = text.partition("<!-- first-run")[2].partition("<!-- /first-run")[0].splitlines()
+    steps = [line.partition("  signal")[0] for line in lines if line.startswith("step ")]
+    head = next(line for line in lines if line.startswith("metric"))
+    width = head.index("trained") + len("trained")
+    table = [head[:width], next(line for line in lines if line.startswith("reward "))[:width]]
+    last = [line for line in lines if line.startswith("passed")]
+    return ["$ uv run llmclick run configs/llm/quickstart.yaml", *steps, "", *table, "", *last]
+
+
 def recipe(name: str) -> str:
     """A recipe's summary."""
     from llmclick.pipeline.recipes import RECIPES

@@ -31,7 +31,11 @@ def site() -> Path:
     """The site, built from the pages as they are."""
     if not (ROOT / "node_modules" / "vitepress").is_dir() or shutil.which("npm") is None:
         pytest.skip("no site without Node: npm install")
-    newest = max(path.stat().st_mtime for path in (ROOT / "docs").rglob("*") if "dist" not in path.parts and path.is_file())
+    newest = max(
+        path.stat().st_mtime
+        for path in (ROOT / "docs").rglob("*")
+        if not {"dist", "cache"} & set(path.parts) and path.is_file()
+    )
     if (DIST / "index.html").exists() and (DIST / "index.html").stat().st_mtime > newest:
         return DIST
     done = subprocess.run(["npm", "run", "docs:build"], cwd=ROOT, capture_output=True, text=True, timeout=600)

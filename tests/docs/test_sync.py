@@ -92,7 +92,6 @@ def test_a_page_that_nothing_generates_any_more_is_removed(copy):
 
 def test_every_generated_page_names_sources_that_exist():
     """At its end, as paths of this repository."""
-    import re
 
     pages = [
         path for path in (ROOT / "docs").glob("*.md") if "npm run sync" in path.read_text(encoding="utf-8").splitlines()[-1]
