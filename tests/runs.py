@@ -65,21 +65,25 @@ class Tiny:
 
     def left(self) -> dict[str, Any]:
         """What must be equal between an interrupted run and an uninterrupted one."""
-        experiment = self.experiment
-        return {
-            "metrics": [without_measured(record) for record in read_metrics(experiment / "metrics.jsonl")],
-            "eval": read_metrics(experiment / "eval.jsonl"),
-            "completions": {path.name: path.read_bytes() for path in (experiment / "completions").iterdir()},
-            "weights": {
-                str(path.relative_to(experiment)): path.read_bytes()
-                for place in ("checkpoint", "adapter")
-                for path in sorted((experiment / "train" / place).glob("*"))
-            },
-            "held out": (experiment / "validate" / "rows.jsonl").read_bytes(),
-        }
+        return left_in(self.experiment)
 
     def assert_it_trained(self, steps: int) -> None:
         """Every step had mixed groups and a gradient: silent groups would prove nothing."""
         records = read_metrics(self.experiment / "metrics.jsonl")
         assert [record["step"] for record in records] == list(range(1, steps + 1))
         assert all(record["groups"]["mixed"] > 0 and record["grad_norm"] > 0 for record in records)
+
+
+def left_in(experiment: Path) -> dict[str, Any]:
+    """Of an experiment: metrics but the measured keys, completions, weights and held-out answers, as bytes."""
+    return {
+        "metrics": [without_measured(record) for record in read_metrics(experiment / "metrics.jsonl")],
+        "eval": read_metrics(experiment / "eval.jsonl"),
+        "completions": {path.name: path.read_bytes() for path in (experiment / "completions").iterdir()},
+        "weights": {
+            str(path.relative_to(experiment)): path.read_bytes()
+            for place in ("checkpoint", "adapter")
+            for path in sorted((experiment / "train" / place).glob("*"))
+        },
+        "held out": (experiment / "validate" / "rows.jsonl").read_bytes(),
+    }

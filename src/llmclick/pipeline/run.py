@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +16,10 @@ from llmclick.pipeline.data import Dataset, write_dataset
 from llmclick.pipeline.lock import stage_lock
 from llmclick.pipeline.outcome import show_outcome
 from llmclick.pipeline.preflight import Plan, Preflight, last_step, make_plan, preflight, stage_state
+from llmclick.pipeline.signals import asked, stopped_by_signals
 from llmclick.pipeline.stage import (
     MANIFEST,
+    SNAPSHOTS,
     STAGES,
     Job,
     file_digest,
@@ -29,10 +31,9 @@ from llmclick.pipeline.stage import (
     write_json,
     write_manifest,
 )
-from llmclick.tracking.files import write_atomic
+from llmclick.tracking.files import is_full, remove_leftovers, write_atomic
 
 PAGE = "report.html"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def run(config: Any, stages: Sequence[str] | None = None, console: Any = None) -
         from llmclick.tracking.console import Console
 
         console = Console()
-    with _stopped_by_hand():
+    with stopped_by_signals(), _full_disk():
         with console.progress("reading rows, rewards and model", None):
             plan = make_plan(config, stages)
         for notice in (*config.notices, *plan.notices):
@@ -85,7 +86,7 @@ def run(config: Any, stages: Sequence[str] | None = None, console: Any = None) -
             if planned.state != "run"
         }
         if not plan.cached:
-            with console.progress("trying every row", None):
+            with console.progress("reading the model, trying every row", None):
                 checked = preflight(config, plan=plan, fresh=False)
             for notice in checked.notices:
                 console.notice(notice)
@@ -94,6 +95,7 @@ def run(config: Any, stages: Sequence[str] | None = None, console: Any = None) -
                 for planned in plan.stages:
                     if planned.state == "run":
                         done[planned.stage] = _run_stage(planned.stage, planned.why, plan, checked, console, tracking)
+        _forget_snapshots(plan)
         result = _result(plan, {stage: done[stage] for stage in STAGES})
         page = plan.experiment / PAGE
         if plan.cached and not page.exists():
@@ -152,6 +154,7 @@ def _open_experiment(plan: Plan, console: Any, steps: int) -> None:
     with _full_disk():
         plan.experiment.mkdir(parents=True, exist_ok=True)
         plan.shared.mkdir(exist_ok=True)
+        remove_leftovers(plan.experiment, older_than=3600)  # another process may be opening the same folder
         write_atomic(plan.experiment / "config.yaml", plan.config.dump_yaml().encode("utf-8"))
         manifest = {
             "name": plan.config.pipeline.name,
@@ -181,6 +184,7 @@ def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: An
         began = time.perf_counter()
         with _full_disk():
             folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(folder)
             # The old manifest goes first: killed halfway, the stage must not look done.
             (folder / MANIFEST).unlink(missing_ok=True)
             files, result = _BODIES[stage](plan, checked, console, tracking)
@@ -197,6 +201,8 @@ def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: An
             )
             _link_data(plan)
         console.stage_done(stage, seconds)
+        if asked() and stage != STAGES[-1]:
+            raise Interrupted(f"stopped after the {stage} stage; the same command continues")
         return {"state": "ran", "seconds": round(seconds, 3), "why": why}
 
 
@@ -273,23 +279,20 @@ def _result(plan: Plan, stages: dict[str, dict[str, Any]]) -> RunResult:
     )
 
 
-@contextmanager
-def _stopped_by_hand() -> Iterator[None]:
-    """Ctrl-C outside of training (which has its own way to stop) loses nothing that a stage finished."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted; finished stages are kept, and the same command continues") from None
+def _forget_snapshots(plan: Plan) -> None:
+    """Nothing is resumed once train is done; while its manifest is not written, a kill must find them."""
+    if plan.state("train") != "skipped" and (plan.experiment / "train" / MANIFEST).exists():
+        shutil.rmtree(plan.experiment / "train" / SNAPSHOTS, ignore_errors=True)
 
 
 @contextmanager
 def _full_disk() -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        if error.errno not in _FULL:
+    except Exception as error:
+        if not is_full(error):
             raise
+        place = getattr(error, "filename", None) or getattr(error, "strerror", None) or error
         raise TrainingStopped(
-            f"the disk is full or a file may not grow further ({error.filename or error.strerror}); "
-            "free some space, then the same command continues"
+            f"the disk is full or a file may not grow further ({place}); free some space, then the same command continues"
         ) from error

@@ -18,6 +18,8 @@ from llmclick.tracking.files import write_atomic
 
 STAGES = ("data", "train", "validate")
 MANIFEST = "manifest.json"
+SNAPSHOTS = "snapshots"
+"""The folder below `train` that an interrupted training continues from."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,12 +37,13 @@ def train(job: Job) -> dict[str, Any]:
     """
     from llmclick.modeling.llm.process import prepare_process
     from llmclick.modeling.llm.training.loop import run_training
+    from llmclick.pipeline.signals import deferred
 
     began = time.perf_counter()
     config = job.config
     prepare_process()
     with contextlib.ExitStack() as stack:
-        should_stop = stack.enter_context(stop_signals(job.console.notice))
+        should_stop = stack.enter_context(deferred(job.console.notice))
         scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice))
         with job.console.progress("loading the model", None):
             training = build_training(job, scorer, should_stop)
@@ -65,7 +64,6 @@ def train(job: Job) -> dict[str, Any]:
         if ended_early:
             job.console.notice(ended_early)
         write_checkpoint(job, training)
-        training.journal.clear_snapshots()
     return {
         "steps": training.step,
         "planned_steps": training.steps,
@@ -297,27 +295,3 @@ def announce(job: Job, training: Training, resumed: bool) -> None:
         say(f"  {sentence}")
     if resumed:
         say(f"  resumed after step {training.step}")
-
-
-@contextlib.contextmanager
-def stop_signals(notify: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """SIGINT and SIGTERM ask the run to end at the next step boundary; a second one leaves at once. Yields `asked?`."""
-    asked = False
-
-    def on_signal(number: int, _: Any) -> None:
-        nonlocal asked
-        if asked:
-            # Every file appears whole or not at all, so leaving here is as safe as a kill.
-            os._exit(130)
-        asked = True
-        notify(f"{signal.Signals(number).name}: stopping at the next step boundary (once more: at once)")
-
-    try:
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: llmclick.run called from a program of its own
-        before = {}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

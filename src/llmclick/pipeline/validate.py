@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmclick.pipeline.gate import Verdict, judge
-from llmclick.pipeline.train import make_scorer, score_groups, stop_signals, text_decoder
+from llmclick.pipeline.signals import deferred
+from llmclick.pipeline.train import make_scorer, score_groups, text_decoder
 from llmclick.tracking.files import json_line, parse_lines, write_atomic
 
 if TYPE_CHECKING:
@@ -43,15 +44,17 @@ def validate(job: Job) -> dict[str, Any]:
     if config.validation.rows is not None:
         prompts = prompts[: config.validation.rows]
     with contextlib.ExitStack() as stack:
-        should_stop = stack.enter_context(stop_signals(job.console.notice))
+        should_stop = stack.enter_context(deferred(job.console.notice))
         scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice))
         base_file = job.shared / f"base-{_key(base_inputs(job, prompts))[:12]}" / "answers.jsonl"
-        base = _measured(base_file, lambda: answers(job, job.source, prompts, scorer, "base model", should_stop))
+        base = _measured(base_file, len(prompts), lambda: answers(job, job.source, prompts, scorer, "base model", should_stop))
         trained_file = folder / f"trained-{_key(trained_inputs(job, prompts))[:12]}.jsonl"
         for old in set(folder.glob("trained-*.jsonl")) - {trained_file}:
             old.unlink()
         checkpoint = checkpoint_source(job)
-        trained = _measured(trained_file, lambda: answers(job, checkpoint, prompts, scorer, "trained model", should_stop))
+        trained = _measured(
+            trained_file, len(prompts), lambda: answers(job, checkpoint, prompts, scorer, "trained model", should_stop)
+        )
     names = [spec.name for spec in config.method.reward]
     verdict = judge(base, trained, config.validation, names, config.pipeline.seed)
     _write_rows(folder / "rows.jsonl", prompts, base, trained)
@@ -176,10 +179,11 @@ def link_checkpoint(folder: Path) -> Path:
     return link
 
 
-def _measured(path: Path, measure: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The records in `path`, measured and written whole if they are not there."""
-    if not path.exists():
-        write_atomic(path, b"".join(json_line(record) for record in measure()))
+def _measured(path: Path, rows: int, measure: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The records in `path`, one per row, measured and written whole if they are not all there."""
+    if path.exists() and len(found := [record for _, record in parse_lines(path.read_bytes(), path)]) == rows:
+        return found
+    write_atomic(path, b"".join(json_line(record) for record in measure()))
     return [record for _, record in parse_lines(path.read_bytes(), path)]
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from llmclick.errors import InputError, Problem
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -25,6 +33,71 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder that appears whole: yields an empty one beside it, which takes its place, synced, when nothing was raised.
+
+    What a killed attempt left is removed, so only one process at a time may write `folder`.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield fresh
+        fresh.chmod(0o777 & ~_umask())
+        for path in fresh.rglob("*"):
+            if path.is_file():
+                path.chmod(0o666 & ~_umask())
+                sync(path)
+        sync(fresh)
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.exists():
+            folder.rename(folder.with_name(f".{folder.name}-old-{os.getpid()}"))
+        fresh.rename(folder)
+        sync(folder.parent)
+        for old in folder.parent.glob(f".{folder.name}-old-*"):
+            shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Bring a file or a folder's names to the disk; where a system cannot open folders, nothing is to be done."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(folder: Path, pattern: str = "*", older_than: float = 0.0) -> None:
+    """Remove what kills in the middle of `write_atomic` left: where nobody else writes, or what is that many seconds old."""
+    for left in folder.glob(f".{pattern}.tmp"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime >= older_than:
+                left.unlink()
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that the disk, a quota or a limit on files is used up (safetensors raises a class of its own)."""
+    if isinstance(error, OSError):
+        return error.errno in _FULL
+    if type(error).__name__ != "SafetensorError":
+        return False
+    found = re.search(r"os error (\d+)", str(error))
+    return found is not None and int(found[1]) in _FULL
+
+
+def _umask() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
 
 
 def json_line(record: Mapping[str, Any], order: Sequence[str] = ()) -> bytes:

@@ -6,8 +6,6 @@ import contextlib
 import hashlib
 import json
 import math
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 
 from llmclick.errors import InputError, Problem
 from llmclick.modeling.llm.models.base import LanguageModel
+from llmclick.tracking.files import whole_folder
 
 _NAME = "default"
 
@@ -125,19 +124,11 @@ def save_adapter(model: LanguageModel, folder: Path) -> None:
         f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": tensor.detach().cpu().contiguous()
         for name, tensor in adapter_state_dict(model).items()
     }
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with whole_folder(folder) as fresh:
         save_file(tensors, fresh / "adapter_model.safetensors", metadata={"format": "pt"})
         plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
         text = json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"
         (fresh / "adapter_config.json").write_text(text, "utf-8")
-        fresh.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        fresh.rename(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def trainable_report(model: LanguageModel) -> tuple[int, int, list[str]]:

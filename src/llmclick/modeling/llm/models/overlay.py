@@ -5,9 +5,7 @@ Saving the text class itself would lose what it never loaded (vision tower, mult
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor
 
 from llmclick.modeling.llm.models.source import Source, weight_files
+from llmclick.tracking.files import whole_folder
 
 _NOT_COPIED = (
     ".safetensors",
@@ -44,29 +43,10 @@ def save_overlay(source: Source, tensors: Mapping[str, Tensor], folder: Path, mo
     """
     module = getattr(model, "module", model)
     replaced = _source_names(source, tensors, module)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with whole_folder(folder) as fresh:
         _copy_files(source.folder, fresh)
         for file in weight_files(source.folder):
             _write_shard(file, replaced, fresh / file.name)
-        fresh.chmod(0o777 & ~_umask())
-        for path in fresh.rglob("*"):
-            if path.is_file():
-                path.chmod(0o666 & ~_umask())
-                _sync(path)
-        old = None
-        if folder.is_symlink():
-            folder.unlink()
-        elif folder.exists():
-            old = folder.with_name(f".{folder.name}-old-{os.getpid()}")
-            folder.rename(old)
-        fresh.rename(folder)
-        _sync(folder.parent)
-        if old is not None:
-            shutil.rmtree(old)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _source_names(source: Source, tensors: Mapping[str, Tensor], module: Any) -> dict[str, Tensor]:
@@ -133,19 +113,3 @@ def _copy_files(source: Path, target: Path) -> None:
             shutil.copyfile(path, target / path.name)
         elif path.name == "additional_chat_templates":
             shutil.copytree(path, target / path.name)
-
-
-def _umask() -> int:
-    umask = os.umask(0)
-    os.umask(umask)
-    return umask
-
-
-def _sync(path: Path) -> None:
-    if os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,9 +15,11 @@ from llmclick.errors import TrainingStopped
 from llmclick.modeling.llm.compute import cpu_features
 from llmclick.modeling.llm.sampling.base import Completion
 from llmclick.modeling.llm.training.batch import SampledBatch
-from llmclick.modeling.llm.training.snapshot import Snapshot, read_snapshot, remove_snapshots, write_snapshot
+from llmclick.modeling.llm.training.snapshot import Snapshot, read_snapshot, write_snapshot
+from llmclick.pipeline.stage import SNAPSHOTS
 from llmclick.rewards.scoring import Score
 from llmclick.tracking.completions import CompletionsFolder
+from llmclick.tracking.files import is_full, remove_leftovers
 from llmclick.tracking.metrics import MetricsFile
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Journal:
         listeners: list[MetricsListener],
     ) -> None:
         self.console = console
-        self.snapshots = experiment / "train" / "snapshots"
+        self.snapshots = experiment / "train" / SNAPSHOTS
         self.metrics = MetricsFile(experiment / "metrics.jsonl")
         self.evaluations = MetricsFile(experiment / "eval.jsonl")
         self.completions = CompletionsFolder(experiment / "completions", keep)
@@ -96,17 +97,16 @@ class Journal:
         """Puts `training` where the newest whole snapshot left it and cuts the files back to that step."""
         snapshot = read_snapshot(self.snapshots, self.console.notice)
         step = snapshot.step if snapshot else 0
+        for file in (self.metrics.path, self.evaluations.path):
+            remove_leftovers(file.parent, f"{file.name}.*")
+        remove_leftovers(self.completions.path)
         self.metrics.cut(step)
-        self.evaluations.cut(step if snapshot else -1)
+        self.evaluations.cut(step or -1)  # the one before the first step is made again with that step
         self.completions.cut(step)
         if snapshot is None:
             return False
         _restore(training, snapshot, self.console)
         return True
-
-    def clear_snapshots(self) -> None:
-        """Training is done: nothing will be resumed."""
-        remove_snapshots(self.snapshots)
 
     def _records(self, training: Training) -> Iterator[dict[str, Any]]:
         assert training.scored is not None
@@ -134,12 +134,12 @@ def survive_full_disk(step: int) -> Iterator[None]:
     """A disk that fills up in the middle ends the run in words; the last good snapshot stays."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    except Exception as error:
+        if not is_full(error):
             raise
         raise TrainingStopped(
-            f"the disk is full ({error.strerror}: {error.filename or 'while writing'}) after step {step}. Free some space and "
-            "run the same command: it continues from the last snapshot"
+            f"the disk is full ({error}) after step {step}. Free some space and run the same command: it continues from the "
+            "last snapshot"
         ) from error
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llmclick.errors import InputError, Problem
+from llmclick.tracking.files import sync
 
 KEPT = 2
 """How many snapshots stay: the newest, and the one before in case the newest turns out damaged."""
@@ -34,16 +34,21 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"step-{snapshot.step:08d}"
     partial = folder / f".partial-{target.name}"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
-    save_file({name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}, partial / "tensors.safetensors")
-    manifest = {"step": snapshot.step, "state": snapshot.state, "sha256": _digest(partial / "tensors.safetensors")}
-    (partial / "snapshot.json").write_text(json.dumps(manifest | {"self": _digest_json(manifest)}))
-    for path in (partial / "tensors.safetensors", partial / "snapshot.json", partial):
-        _fsync(path)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
-    _fsync(folder)
+    for left in folder.glob(".partial-*"):  # of a run that was killed here: it would only take up room
+        shutil.rmtree(left)
+    try:
+        partial.mkdir()
+        save_file({name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}, partial / "tensors.safetensors")
+        manifest = {"step": snapshot.step, "state": snapshot.state, "sha256": _digest(partial / "tensors.safetensors")}
+        (partial / "snapshot.json").write_text(json.dumps(manifest | {"self": _digest_json(manifest)}))
+        for path in (partial / "tensors.safetensors", partial / "snapshot.json", partial):
+            sync(path)
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    sync(folder)
     for old in _all(folder)[:-KEPT]:
         shutil.rmtree(old)
 
@@ -51,35 +56,32 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
 def read_snapshot(folder: Path, notify: Any) -> Snapshot | None:
     """The newest whole snapshot, None if there is none.
 
-    A damaged one is named through `notify` and the one before is used; raises InputError when all that are there are damaged.
+    A damaged one is named through `notify` and removed, and the one before is used; raises InputError when all that are there
+    are damaged.
     """
     found = _all(folder)
-    reasons = []
+    reasons: dict[Path, str] = {}
     for path in reversed(found):
         try:
             snapshot = _read(path)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reasons.append(f"{path.name}: {error}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            reasons[path] = f"{path.name}: {error}"
             continue
-        for reason in reasons:
+        for damaged, reason in reasons.items():
             notify(f"a snapshot is damaged ({reason}); going on from step {snapshot.step} instead")
+            shutil.rmtree(damaged)  # newer by its name, it would push out the good ones
         return snapshot
     if reasons:
         raise InputError(
             Problem(
                 where=str(folder),
                 key="snapshots",
-                given="; ".join(reasons),
+                given="; ".join(reasons.values()),
                 why="every snapshot of this run is damaged, so it cannot be continued",
                 write=f"delete the folder {folder} to train again from the start",
             )
         )
     return None
-
-
-def remove_snapshots(folder: Path) -> None:
-    """Removes them all."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def snapshot_steps(folder: Path) -> list[int]:
@@ -106,11 +108,3 @@ def _digest(path: Path) -> str:
 
 def _digest_json(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

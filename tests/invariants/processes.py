@@ -1,0 +1,241 @@
+"""Real `llmclick` processes that die where a test says: a server imports everything once and forks one process per run.
+
+The product knows nothing of this: the forked process patches a function to send its own process a signal, and then is the
+command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SERVER = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.invariants.processes import serve
+serve()
+"""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """At the `nth` call of `at` ("module:attribute"), before it runs or after, while `inside` runs if given."""
+
+    at: str
+    nth: int = 1
+    after: bool = False
+    inside: str | None = None
+    signal: int = 9
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: `code` is its exit code, negative for a signal."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Processes:
+    """The server's client: starts processes and waits for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._count = 0
+        root = str(Path(__file__).parents[2])
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", SERVER.format(root=root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        """Ends the server; processes still running end with it."""
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait(30)
+
+    def start(self, args: Sequence[str], moments: Sequence[Moment] = (), file_limit: int | None = None) -> _Process:
+        """`llmclick ARGS` in a process of its own, with at most `file_limit` bytes per file."""
+        self._count += 1
+        out = self.folder / f"process-{self._count}"
+        answer = self._ask(
+            {
+                "do": "start",
+                "args": [str(arg) for arg in args],
+                "moments": [asdict(moment) for moment in moments],
+                "file_limit": file_limit,
+                "out": str(out),
+            }
+        )
+        return _Process(self, answer["pid"], out)
+
+    def run(self, args: Sequence[str], moments: Sequence[Moment] = (), file_limit: int | None = None) -> Ended:
+        """The same, waited for."""
+        return self.start(args, moments, file_limit).wait()
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._server.stdout.readline())
+        return answer
+
+
+@dataclass(frozen=True)
+class _Process:
+    server: Processes
+    pid: int
+    out: Path
+
+    def wait(self) -> Ended:
+        status = self.server._ask({"do": "wait", "pid": self.pid, "out": str(self.out)})["status"]
+        return Ended(
+            os.waitstatus_to_exitcode(status),
+            self.out.with_suffix(".out").read_text(),
+            self.out.with_suffix(".err").read_text(),
+        )
+
+    def until(self, text: str, seconds: float = 60) -> None:
+        """Waits until the process has said so on stderr."""
+        deadline = time.monotonic() + seconds
+        while text not in self.out.with_suffix(".err").read_text():
+            assert time.monotonic() < deadline, f"never said {text!r}"
+            time.sleep(0.02)
+
+
+def serve() -> None:
+    """The server: one JSON request per line, one answer."""
+    import torch
+
+    # All that a run imports lazily, so that a forked process starts at once.
+    import llmclick.cli
+    import llmclick.config.load
+    import llmclick.modeling.llm.models.adapters
+    import llmclick.modeling.llm.models.base
+    import llmclick.modeling.llm.models.overlay
+    import llmclick.modeling.llm.models.transformer
+    import llmclick.modeling.llm.training.loop
+    import llmclick.pipeline.train
+    import llmclick.pipeline.validate
+    import llmclick.report.page  # noqa: F401
+
+    torch.set_num_threads(1)
+    known = set(sys.modules)
+    requests = os.fdopen(os.dup(0), "r")
+    answers = os.fdopen(os.dup(1), "w")
+    for line in requests:
+        request = json.loads(line)
+        if request["do"] == "wait":
+            _, status = os.waitpid(request["pid"], 0)
+            known |= _import_as_well(Path(request["out"]).with_suffix(".modules"), known)
+            answers.write(json.dumps({"status": status}) + "\n")
+        else:
+            pid = os.fork()
+            if pid == 0:
+                become(request)
+            answers.write(json.dumps({"pid": pid}) + "\n")
+        answers.flush()
+
+
+def _import_as_well(path: Path, known: set[str]) -> set[str]:
+    """What a process of before imported: the next one finds it there."""
+    import importlib
+
+    names = set(path.read_text().split("\n")) - known if path.exists() else set()
+    for name in sorted(names):
+        if name.startswith(("torch", "transformers", "tokenizers", "safetensors", "llmclick", "rich", "sympy")):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    return names
+
+
+def become(request: dict[str, Any]) -> None:
+    """Turns this forked process into `llmclick ARGS`; never returns."""
+    code = 70
+    try:
+        out = Path(request["out"])
+        for descriptor, suffix in ((1, ".out"), (2, ".err")):
+            os.dup2(os.open(out.with_suffix(suffix), os.O_CREAT | os.O_WRONLY | os.O_TRUNC), descriptor)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.argv = ["llmclick", *request["args"]]
+        for moment in request["moments"]:
+            install(Moment(**moment))
+        if request["file_limit"] is not None:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
+        from llmclick.cli import main
+
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1 if end.code else 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        out.with_suffix(".modules").write_text("\n".join(list(sys.modules)))
+        os._exit(code)
+
+
+def install(moment: Moment) -> None:
+    """Patches the function of a moment so that its n-th call is the last."""
+    owner, name, function = _find(moment.at)
+    count = 0
+    depth = 0
+
+    def patched(*args: Any, **options: Any) -> Any:
+        nonlocal count
+        count += depth > 0 or moment.inside is None
+        here = count == moment.nth and (depth > 0 or moment.inside is None)
+        if here and not moment.after:
+            count += 1
+            os.kill(os.getpid(), moment.signal)
+        result = function(*args, **options)
+        if here and moment.after:
+            count += 1
+            os.kill(os.getpid(), moment.signal)
+        return result
+
+    setattr(owner, name, patched)
+    if moment.inside is not None:
+        outer_owner, outer_name, outer = _find(moment.inside)
+
+        def around(*args: Any, **options: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                return outer(*args, **options)
+            finally:
+                depth -= 1
+
+        setattr(outer_owner, outer_name, around)
+
+
+def _find(place: str) -> tuple[Any, str, Any]:
+    import importlib
+
+    module, _, path = place.partition(":")
+    owner: Any = importlib.import_module(module)
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    return owner, name, getattr(owner, name)
