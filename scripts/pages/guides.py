@@ -104,7 +104,13 @@ def rewards() -> str:
     from llmclick.config.methods import RewardSpec
     from llmclick.rewards import REWARDS
 
-    parts = ["---\noutline: [2, 3]\n---", "# Rewards", readme("A reward", head=False), "## What every reward takes"]
+    parts = [
+        "---\noutline: [2, 3]\n---",
+        "# Rewards",
+        readme("A reward", head=False),
+        readme("A folder of your own"),
+        "## What every reward takes",
+    ]
     parts.append(
         "\n".join(
             key_text(f"method.reward.{name}", info, RewardSpec)
