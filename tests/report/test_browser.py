@@ -182,23 +182,24 @@ def test_the_keyboard_alone_is_enough(page: Any) -> None:
 
 
 def test_only_what_is_seen_is_in_the_document_and_scrolling_stays_fluid(desk: Any) -> None:
-    """Virtualised: a few dozen of 5,120 rows exist; a jump through the list draws within a frame or two."""
+    """Virtualised: a few dozen of 5,120 rows exist; a jump through the list draws within a frame or two. The median of many,
+    because one can wait for another process."""
     assert desk.locator("#list .row").count() < 60
-    worst = desk.evaluate(
+    usual = desk.evaluate(
         """async () => {
           const list = document.getElementById('list');
-          let worst = 0;
+          const took = [];
           for (let k = 0; k < 40; k += 1) {
             list.scrollTop = (list.scrollHeight * ((k * 17) % 40)) / 40;
             const before = performance.now();
             list.dispatchEvent(new Event('scroll'));
-            worst = Math.max(worst, performance.now() - before);
+            took.push(performance.now() - before);
             await new Promise(requestAnimationFrame);
           }
-          return worst;
+          return took.sort((a, b) => a - b)[20];
         }"""
     )
-    assert worst < 100
+    assert usual < 50
     assert desk.locator("#list .row").count() < 60
 
 

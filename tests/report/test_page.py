@@ -180,3 +180,40 @@ def test_the_stages_say_how_long_they_took(tmp_path: Path) -> None:
     for stage, seconds in (("data", 1.5), ("train", 70.0), ("validate", 12.0)):
         write_atomic(tmp_path / stage / "manifest.json", json.dumps({"seconds": seconds}).encode())
     assert "By stage: data 1.5s, train 1m10s and validate 12s." in tell(read_experiment(tmp_path)).sentences
+
+
+def test_time_around_the_steps_is_told_where_it_is_some(tmp_path: Path) -> None:
+    MetricsFile(tmp_path / "metrics.jsonl").append({"step": 1, "reward": 0.5, "seconds": {"sample": 50.0, "total": 60.0}})
+    for stage, seconds in (("data", 1.5), ("train", 70.0)):
+        write_atomic(tmp_path / stage / "manifest.json", json.dumps({"seconds": seconds}).encode())
+    assert any(
+        sentence.startswith("Of the train stage, 1m00s were steps and 10s what is around them")
+        for sentence in tell(read_experiment(tmp_path)).sentences
+    )
+
+
+def test_an_interval_without_width_is_explained(tmp_path: Path) -> None:
+    assert (
+        "95 % interval +0.25 to +0.25, the same on every row)" in tell(read_experiment(verdict(tmp_path, 0.25, 0.25))).headline
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "low", "high", "colour"),
+    [
+        ("reward", 0.1, 0.3, "up"),
+        ("reward", -0.3, -0.1, "down"),
+        ("truncated", -0.3, -0.1, "up"),
+        ("truncated", 0.1, 0.3, "down"),
+        ("length", -9.0, -3.0, "unsure"),
+        ("pass_rate", -0.1, 0.3, "unsure"),
+    ],
+)
+def test_the_colour_of_an_interval_says_whether_the_change_is_good(
+    tmp_path: Path, metric: str, low: float, high: float, colour: str
+) -> None:
+    """More reward is good, fewer truncated answers are, a shorter answer is neither."""
+    values = {"base": 0.5, "trained": 0.5, "difference": (low + high) / 2, "low": low, "high": high, "n": 9}
+    write_atomic(tmp_path / "validate" / "verdict.json", json.dumps({"passed": True, "metrics": {metric: values}}).encode())
+    write_atomic(tmp_path / "config.yaml", b"pipeline: {name: x}\n")
+    assert f'<rect class="{colour}"' in write_report(tmp_path).read_text()

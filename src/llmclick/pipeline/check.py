@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from llmclick.pipeline.forecast import Share, advice, completions_needed, forecast
 from llmclick.pipeline.gate import PASS
 from llmclick.pipeline.preflight import Preflight, preflight
+from llmclick.tracking.console import duration, gigabytes
 
 if TYPE_CHECKING:
     from llmclick.config.schema import Config
@@ -69,26 +70,33 @@ def check(config: Config, sample: int | None, console: Console) -> CheckResult:
         memory_gb=memory_estimate(config, checked),
         notices=[*config.notices, *checked.plan.notices, *checked.notices],
     )
-    console.result(
-        f"config, rows and rewards are in order: {result.rows['train']} rows train, {result.rows['validation']} are held out"
-    )
-    console.result(
-        f"{result.steps} optimizer steps; a batch samples {per_step} prompts x {config.method.group_size} = "
-        f"{per_step * config.method.group_size} completions of at most {config.method.max_new_tokens} tokens"
-    )
-    room = config.training.max_length - config.method.max_new_tokens
+    method = config.method
+    room = config.training.max_length - method.max_new_tokens
+    facts = [
+        ("rows", f"{result.rows['train']} train, {result.rows['validation']} are held out"),
+        (
+            "a step",
+            f"{per_step} prompts x {method.group_size} = {per_step * method.group_size} completions of at most "
+            f"{method.max_new_tokens} tokens" + ("" if method.iterations == 1 else f", used for {method.iterations} steps"),
+        ),
+        ("training", f"{result.steps} optimizer steps"),
+        ("disk", f"up to {gigabytes(result.disk_gb)}, {gigabytes(checked.disk.free / 1e9)} are free"),
+    ]
+    if sample is None:
+        facts.append(("memory", f"about {gigabytes(result.memory_gb)}, a rough estimate (--sample N measures it)"))
+    console.sentence("Config, rows and rewards are in order.")
+    console.facts(facts)
+    console.result("")
     console.table(
-        f"Longest prompts (at most {room} tokens fit)",
+        f"Longest prompts, in tokens (at most {room} fit)",
         ("row", "tokens"),
         [(row["where"], row["tokens"]) for row in result.longest],
     )
-    console.result(f"disk: up to {result.disk_gb:.1f} GB, {checked.disk.free / 1e9:.1f} GB are free")
     if sample is None:
-        console.result(f"memory: about {result.memory_gb:.1f} GB (a rough estimate; --sample N measures it)")
-        console.result("whether the run can learn: `llmclick check CONFIG --sample 16` samples the untrained model")
+        console.sentence("\nWhether it can learn: `llmclick check CONFIG --sample 16` samples the untrained model.")
         return result
     found = sample_forecast(config, checked, sample, console)
-    show_forecast(found, result.steps, console)
+    show_forecast(found, config.method.group_size, result.steps, console)
     return dataclasses.replace(result, forecast=found, memory_gb=found["memory_gb"])
 
 
@@ -202,26 +210,37 @@ def time_step(config: Config, engine: Engine, console: Console) -> dict[str, flo
     return {"sample": sampled - began, "train": trained - sampled, "sync": ended - trained}
 
 
-def show_forecast(found: dict[str, Any], steps: int, console: Console) -> None:
-    """The forecast in words and tables."""
-    console.table(
-        f"Untrained model on {found['prompts']} prompts, {found['completions']} completions",
-        ("reward", "pass rate", "length", "truncated"),
-        [(found["reward"], found["pass_rate"], found["length"], found["truncated"])],
-    )
-    console.table(
-        "Groups that will carry a signal",
-        ("group_size", "share", "low", "high"),
-        [tuple(Share(**share).__dict__.values()) for share in found["shares"]],
+def show_forecast(found: dict[str, Any], asked: int, steps: int, console: Console) -> None:
+    """The forecast in words and tables; `asked` is the config's group size."""
+    per_step = found["seconds_per_step"]
+    console.sentence("\nThe untrained model")
+    console.facts(
+        [
+            ("sampled", f"{found['completions']} completions of {found['prompts']} prompts"),
+            ("reward", f"{found['reward']:.3f} in the mean; {found['pass_rate']:.0%} pass (a reward of at least 1)"),
+            ("length", f"{found['length']:.0f} tokens in the mean; {found['truncated']:.0%} are cut off by max_new_tokens"),
+            ("time", f"about {duration(per_step)} a step, {duration(steps * per_step)} for {steps} steps"),
+            ("memory", f"{gigabytes(found['memory_gb'])} at most, measured"),
+        ]
     )
     for example in found["examples"]:
-        console.result(f"{example['where']}  reward {example['reward']:g}\n    {example['text']!r}")
-    total = steps * found["seconds_per_step"]
-    console.result(
-        f"about {found['seconds_per_step']:.1f} s per step, {total / 60:.1f} min for {steps} steps, "
-        f"and {found['memory_gb']:.1f} GB"
+        console.result(f"\n{example['where']}  reward {example['reward']:.4g}")
+        console.quote("answer", example["text"])
+    shares = [Share(**share) for share in found["shares"]]
+    console.result("")
+    console.table(
+        "Groups with a signal, by group_size: completions of one prompt whose rewards differ; the others teach nothing",
+        ("group_size", "with a signal", "95 % interval"),
+        [
+            (
+                f"{share.group_size}" + (" (this config)" if share.group_size == asked else ""),
+                f"{share.share:.0%}",
+                f"{share.low:.0%} .. {share.high:.0%}",
+            )
+            for share in shares
+        ],
     )
-    console.result(found["words"])
+    console.sentence("\n" + found["words"][0].upper() + found["words"][1:] + ".")
 
 
 def _examples(

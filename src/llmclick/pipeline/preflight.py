@@ -278,7 +278,8 @@ def neighbours(output: Path, name: str, experiment: Path, inputs: dict[str, dict
     else:
         step = last_step(folder)
         progress = f"is at step {step}" if step else "has not taken a step"
-    return [f"a new experiment beside {folder}{others}, which {progress} and stays as it is. Different: {_joined(differing)}"]
+    changed = _joined(list(dict.fromkeys(differing)))
+    return [f"a new experiment beside {folder}{others}, which {progress} and stays as it is. Different: {changed}"]
 
 
 def _check_experiment(experiment: Path, print_: str) -> None:

@@ -59,7 +59,7 @@ def sample(config: Config, rows: int, checkpoint: Path | None, greedy: bool, con
     how = "greedy, as validation reads them" if greedy else f"drawn at temperature {config.method.temperature:g}"
     who = f"the checkpoint {checkpoint}" if checkpoint is not None else f"the untrained model {config.model.name}"
     count = len(prompts)
-    console.result(f"{count} of {len(checked.dataset.validation)} held-out rows, answered by {who}, {how}\n")
+    console.sentence(f"{count} of {len(checked.dataset.validation)} held-out rows, answered by {who}, {how}\n")
     for prompt, completion, score in zip(prompts, completions, scores, strict=True):
         cut = ", cut off by max_new_tokens" if completion.truncated else ""
         console.result(f"{prompt.row.where}  reward {score.total:.4g}{_named(score)}, {len(completion.ids)} tokens{cut}")

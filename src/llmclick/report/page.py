@@ -137,7 +137,7 @@ def _gate(run: Experiment) -> str:
 def _gate_row(name: str, values: dict[str, Any], bounds: Sequence[dict[str, Any]]) -> str:
     low, high = values.get("low"), values.get("high")
     sure = isinstance(low, (int, float)) and isinstance(high, (int, float))
-    interval = f'{_interval(values)}<span class="range">{_signed(low)} to {_signed(high)}</span>' if sure else "–"
+    interval = f'{_interval(name, values)}<span class="range">{_signed(low)} to {_signed(high)}</span>' if sure else "–"
     verdicts = "".join(_bound(bound) for bound in bounds) or '<span class="note">none</span>'
     cells = (
         ("Base", "number", _number(values.get("base"))),
@@ -160,12 +160,14 @@ def _bound(bound: dict[str, Any]) -> str:
     return f'<div class="bound {kind}">{"✓ passed" if kind == "passed" else "✗ missed"}: {_text(text)} {why}</div>'
 
 
-def _interval(values: dict[str, Any]) -> str:
-    """The interval as a bar with the mean as a dot, on an axis that is symmetric around no difference."""
+def _interval(name: str, values: dict[str, Any]) -> str:
+    """The interval as a bar with the mean as a dot, on an axis that is symmetric around no difference. Its colour says whether
+    the change is good: more reward is, fewer truncated answers are, and a length is neither."""
     low, high, mean = (float(values.get(key) or 0) for key in ("low", "high", "difference"))
     reach = max(abs(low), abs(high), abs(mean), 1e-9) * 1.1
     x = [60 + 56 * value / reach for value in (low, high, mean)]
-    kind = "up" if low > 0 else "down" if high < 0 else "unsure"
+    good = {"length": 0, "truncated": -1}.get(name, 1)
+    kind = "unsure" if not good or low <= 0 <= high else "up" if (low > 0) == (good > 0) else "down"
     return (
         '<svg class="bar" width="120" height="16" viewBox="0 0 120 16" aria-hidden="true">'
         '<line class="axis" x1="4" x2="116" y1="8" y2="8"/><line class="zero" x1="60" x2="60" y1="1" y2="15"/>'

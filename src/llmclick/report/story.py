@@ -56,6 +56,12 @@ def tell(run: Experiment) -> Story:
     if len(stages) > 1:
         sentences.append("By stage: " + _and([f"{stage} {duration(seconds)}" for stage, seconds in stages]) + ".")
     trained = sum(seconds for _, seconds in phases(run))
+    whole = dict(stages).get("train", 0.0)
+    if trained and whole > 1.02 * trained:
+        sentences.append(
+            f"Of the train stage, {duration(trained)} were steps and {duration(whole - trained)} what is around them: loading "
+            "the model, held-out rows in between, snapshots and the checkpoint."
+        )
     if trained:
         tiles.append(("Training time", duration(trained), f"{len(run.metrics)} steps"))
     return Story(_badge(run), headline, sentences, tiles)
@@ -101,6 +107,8 @@ def _judged(reward: dict[str, Any]) -> str:
     n = reward.get("n")
     if _numbers(reward, "low", "high"):
         change += f", 95 % interval {reward['low']:+.2f} to {reward['high']:+.2f}"
+        if reward["low"] == reward["high"]:
+            change += ", the same on every row"
         if reward["low"] > 0 and (n or 0) >= 2:
             opening = "It learned"
         elif reward["high"] < 0 and (n or 0) >= 2:

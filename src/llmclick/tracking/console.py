@@ -166,12 +166,25 @@ class Console:
         self._stop_drawing()
         cells = [[_cell(value) for value in row] for row in rows]
         right = [all(_is_number(row[k]) for row in rows if row[k] is not None) for k in range(len(columns))]
-        self._result(table_text(visible(title), [visible(name) for name in columns], cells, right, self.width))
+        self._result(
+            table_text(self._wrapped("", visible(title)), [visible(name) for name in columns], cells, right, self.width)
+        )
 
     def result(self, text: str) -> None:
         """A line of results, to stdout."""
         self._stop_drawing()
         self._result(visible_lines(text))
+
+    def sentence(self, text: str) -> None:
+        """A sentence of results, to stdout, wrapped between words."""
+        self.result(self._wrapped("", visible_lines(text)))
+
+    def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Results by name, to stdout: names in one column, their texts wrapped beside it."""
+        column = max(cells(visible(name)) for name, _ in pairs) + 2
+        for name, text in pairs:
+            shown = visible(name)
+            self.result(self._wrapped(shown + " " * (column - cells(shown)), visible(text)))
 
     def quote(self, label: str, text: str) -> None:
         """A text of a row or a model in a result: the label, then its lines behind a bar, wrapped, everything visible."""
@@ -392,6 +405,11 @@ def step_line(record: Mapping[str, Any], step: int, steps: int, left: float | No
     if len(line) > width:
         line = " ".join(parts).replace("step ", "", 1).replace("reward ", "rew ").replace("length ", "len ").replace("  ", " ")
     return line
+
+
+def gigabytes(size: float) -> str:
+    """`1.2 GB` for 1.2, `40 MB` for 0.04."""
+    return f"{size:.1f} GB" if size >= 0.95 else f"{1000 * size:.0f} MB"
 
 
 def duration(seconds: float) -> str:

@@ -113,7 +113,8 @@ function drawChart(figure, spec) {
     lines = shownValues.map((values) => values.map((value, index) => (value === null ? null : (sums[index] += value))));
   }
   const few = spec.x.length < 60;
-  const axis = (extra) => ({ stroke: axisColor, grid: { stroke: gridColor, width: 1 }, ticks: { show: false }, font: "12px system-ui", size: 46, gap: 4, ...extra });
+  const axis = (extra) => ({ stroke: axisColor, grid: { stroke: gridColor, width: 1 }, ticks: { show: false }, font: "12px system-ui", gap: 4,
+    size: (u, labels) => Math.max(40, 14 + 7 * Math.max(0, ...(labels || []).map((label) => String(label ?? "").length))), ...extra });
   const range = (fixed, zero) => (u, low, high) => {
     if (fixed) return [fixed[0], fixed[1] * 1.04];
     if (low === null) return [0, 1];
