@@ -136,8 +136,8 @@ def one_reward(entry: Any) -> str:
         named = [(code(name, True), code(default, True), plain(meaning)) for name, default, meaning in params]
         parts.append(table(("param", "default", "meaning"), named))
     cells = re.findall(r'^\| (".*") \| (\{.*\}) \| (\{.*\}) \| (\S+) \|$', f"|{rows}", re.MULTILINE)
-    shown = [(code(completion, True), code(row, True), code(given, True), score) for completion, row, given, score in cells]
-    parts.append(table(("completion", "row", "params", "reward"), shown))
+    shown = [(score, code(completion, True), code(row, True), code(given, True)) for completion, row, given, score in cells]
+    parts.append(table(("reward", "completion", "row", "params"), shown))
     return join(*parts)
 
 

@@ -188,7 +188,7 @@ def test_each_method_s_block_has_the_settings_of_the_table(folder):
     lines = (ROOT / "docs/methods.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| [")]
     assert [row[0].partition("]")[0][1:] for row in rows] == ["GRPO", "Dr. GRPO", "DAPO", "GSPO", "CISPO"]
-    for name, _, recipe, scale, average, ratio, bound in rows:
+    for name, recipe, scale, average, ratio, bound in rows:
         heading = lines.index("## " + name.partition("]")[0][1:])
         block = next(block for block in YAML if block.page == "docs/methods.md" and block.line > heading)
         config = load_text(block.text, folder)
