@@ -74,6 +74,9 @@ def run_training(training: Training) -> str | None:
         first = training.step % config.method.iterations == 0
         if first:
             training.scored = sample_and_score(training)
+            if training.step == 0:
+                for sentence in about_first_batch(training.scored.metrics):
+                    journal.console.notice(sentence)
         assert training.scored is not None
         batch = training.scored.batch
 
@@ -91,7 +94,7 @@ def run_training(training: Training) -> str | None:
         if not bool(norm.isfinite()):
             raise TrainingStopped(_not_finite(training))
         clip_gradient(policy.trainable.values(), norm, config.training.max_grad_norm)
-        training.optimizer.step()
+        update(training, float(norm), lr)
         sync_began = time.perf_counter()
         policy.refresh()
         ended = time.perf_counter()
@@ -159,6 +162,36 @@ def sample_and_score(training: Training) -> Scored:
     )
     seconds = {"sample": sampled - began, "score": ended - sampled}
     return Scored(batch, prompts, scores, batch_metrics(batch, scores, rewards_PG), seconds)
+
+
+def update(training: Training, norm: float, lr: float) -> None:
+    """The optimizer's step; after the first one with a signal, weights must have moved. Raises TrainingStopped if not."""
+    before = None if training.moved or not norm or not lr else training.policy.weight_sums()
+    training.optimizer.step()
+    if before is None:
+        return
+    training.moved = not torch.equal(before, training.policy.weight_sums())
+    if not training.moved:
+        raise TrainingStopped(
+            f"step {training.step + 1} had a gradient (norm {norm:.3g}) and changed no weight: training.lr {lr:g} is below "
+            "what float32 weights can move by; raise it"
+        )
+
+
+def about_first_batch(metrics: dict[str, Any]) -> list[str]:
+    """What the first sampled batch shows that a user would want to know at once."""
+    said = []
+    if metrics["truncated"] > 0.5:
+        said.append(
+            f"{metrics['truncated']:.0%} of the first completions were cut by method.max_new_tokens before they ended; "
+            "raise it, or ask for a shorter answer in the prompt"
+        )
+    if not metrics["groups"]["mixed"]:
+        said.append(
+            f"no group of the first batch has a signal: every completion of a group got the same reward (mean "
+            f"{metrics['reward']:.3g}). `llmclick sample CONFIG` shows what the model answers"
+        )
+    return said
 
 
 def batch_metrics(batch: SampledBatch, scores: Sequence[Score], rewards_PG: np.ndarray[Any, Any]) -> dict[str, Any]:
