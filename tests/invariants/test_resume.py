@@ -46,23 +46,39 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, step: int, kill: bool) -> None:
     monkeypatch.setattr(Journal, "stepped", then_stop)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("recipe", ["llm_grpo", "llm_cispo"])
-@pytest.mark.parametrize(("step", "kill"), [(1, False), (4, False), (5, True)])
+QUICK = {
+    ("dense", "llm_grpo", "full", 4, False),
+    ("dense", "llm_grpo", "lora, reused, kl", 5, True),
+    ("dense", "llm_cispo", "full, reused", 4, False),
+    ("hybrid", "llm_grpo", "full", 5, True),
+}
+"""One of each kind runs always; all combinations are slow."""
+
+CASES = [
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow, id=", ".join(map(str, case)))
+    for family in ("dense", "hybrid")
+    for recipe in ("llm_grpo", "llm_cispo")
+    for variant in VARIANTS
+    for step, kill in ((1, False), (4, False), (5, True))
+    for case in [(family, recipe, variant, step, kill)]
+    if not ("kl" in variant and recipe == "llm_cispo")  # CISPO has no beta
+]
+
+
+@pytest.mark.parametrize(("family", "recipe", "variant", "step", "kill"), CASES)
 def test_interrupted_equals_uninterrupted(
     tmp_path: Path,
-    any_folder: Path,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
-    variant: str,
+    family: str,
     recipe: str,
+    variant: str,
     step: int,
     kill: bool,
 ) -> None:
     """Metrics (all keys but the measured ones), completions, final weights and held-out answers are the same bytes."""
-    if "kl" in variant and recipe == "llm_cispo":
-        pytest.skip("CISPO has no beta")
     overrides = VARIANTS[variant]
-    tiny = Tiny(tmp_path, any_folder, recipe)
+    tiny = Tiny(tmp_path, request.getfixturevalue(f"{family}_folder"), recipe)
     tiny.run(*overrides)
     tiny.assert_it_trained(8 if "reused" in variant else 6)
     assert not (tiny.experiment / "train" / "snapshots").exists()

@@ -71,9 +71,9 @@ def test_alone_and_together_use_the_same_numbers(model: LanguageModel) -> None:
     """64 completions drawn alone and in one batch; where two part, the number lies at the border of the two tokens."""
     asked = requests(8)
     together = sampler(model).sample(asked, 8, "train/3")
-    for request, group in zip(asked, together, strict=True):
-        for sample, completion in enumerate(group):
-            alone = sampler(model, rows=1).sample([request], sample + 1, "train/3")[0][sample]
+    apart = sampler(model, rows=1).sample(asked, 8, "train/3")
+    for request, group, others in zip(asked, together, apart, strict=True):
+        for sample, (completion, alone) in enumerate(zip(group, others, strict=True)):
             parted = [k for k, (a, b) in enumerate(zip(completion.ids, alone.ids, strict=False)) if a != b]
             if not parted:
                 assert completion.ids == alone.ids
