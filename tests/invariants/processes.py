@@ -38,7 +38,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: `code` is its exit code, negative for a signal."""
+    """How a process ended: `code` is its exit code, negative for a signal; `err` is on one line, however it was wrapped."""
 
     code: int
     out: str
@@ -107,13 +107,14 @@ class _Process:
         return Ended(
             os.waitstatus_to_exitcode(status),
             self.out.with_suffix(".out").read_text(),
-            self.out.with_suffix(".err").read_text(),
+            " ".join(self.out.with_suffix(".err").read_text().split()),
         )
 
     def until(self, text: str, seconds: float = 60) -> None:
         """Waits until the process has said so on stderr."""
         deadline = time.monotonic() + seconds
-        while text not in self.out.with_suffix(".err").read_text():
+        said = self.out.with_suffix(".err")
+        while not said.exists() or text not in said.read_text():
             assert time.monotonic() < deadline, f"never said {text!r}"
             time.sleep(0.02)
 
