@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import os
 import sys
@@ -30,6 +29,8 @@ def prepare_process() -> None:
     `M_MMAP_MAX` 0 and trimming off they stay with the process. Elsewhere nothing is done.
     """
     if sys.platform == "linux":
+        import ctypes
+
         with contextlib.suppress(OSError, AttributeError):
             libc = ctypes.CDLL("libc.so.6")
             libc.mallopt(_M_MMAP_MAX, 0)

@@ -1,0 +1,80 @@
+"""One side of step.py: seconds per optimizer step, tokens and peak memory of llmclick, as JSON.
+
+python benchmarks/step_ours.py MODEL WORKLOAD STEPS PRECISION
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from workloads import WORKLOADS, rows
+
+CONFIG = """\
+pipeline: {{recipe: llm_grpo, name: bench, output_dir: {folder}/out, imports: [{folder}/reward.py], stages: [data, train]}}
+model: {{name: {model}}}
+data: {{sources: [{{name: local_jsonl, path: {folder}/rows.jsonl}}], validation: 4}}
+method: {{group_size: {w.group}, max_new_tokens: {w.new}, reward: {{name: spread}}}}
+training:
+  {{lr: 2e-6, batch_size: {w.prompts}, accumulation: {w.accumulation}, max_length: 1024, max_steps: {steps},
+   precision: {precision}, save_every: 1000}}
+"""
+
+REWARD = """\
+import zlib
+from llmclick.modeling.llm.methods.grpo import REWARDS
+
+@REWARDS.register("spread")
+def spread(completion, row, params):
+    return zlib.crc32(completion.encode("utf-8", "surrogatepass")) % 7 / 6
+"""
+
+
+def main() -> None:
+    from llmclick.modeling.llm.process import prepare_environment
+
+    prepare_environment()
+    from llmclick.config.load import load_config
+    from llmclick.pipeline.run import run
+    from llmclick.tracking.console import Console
+    from llmclick.tracking.metrics import read_metrics
+
+    model, name, steps, precision = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    workload = WORKLOADS[name]
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(workload.filler)))
+        (folder / "reward.py").write_text(REWARD)
+        yaml = CONFIG.format(folder=folder, model=model, w=workload, steps=steps, precision=precision)
+        (folder / "config.yaml").write_text(yaml)
+        result = run(load_config(folder / "config.yaml"), None, Console(json_mode=True))
+        records = read_metrics(result.experiment / "metrics.jsonl")
+    completions = workload.prompts * workload.accumulation * workload.group
+    assert all(record["groups"]["mixed"] == completions // workload.group for record in records), "a group was silent"
+    seconds = [record["seconds"]["total"] for record in records]
+    after = sorted(seconds[1:])
+    print(
+        json.dumps(
+            {
+                "side": "llmclick",
+                "workload": name,
+                "seconds": [round(value, 2) for value in seconds],
+                "median_after_first": round(after[len(after) // 2], 3),
+                "phases": {
+                    phase: round(sorted(r["seconds"][phase] for r in records[1:])[len(after) // 2], 3)
+                    for phase in ("sample", "score", "train", "sync")
+                },
+                "peak_gb": round(records[-1]["peak_memory"], 2),
+                "mean_length": round(sum(record["length"] for record in records) / len(records), 2),
+                "tokens_per_step": round(sum(record["length"] for record in records) / len(records) * completions),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
