@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sqlite3
 import struct
 import subprocess
@@ -17,19 +18,13 @@ import pytest
 from llmclick.errors import InputError
 from llmclick.tracking.files import write_atomic
 from llmclick.tracking.metrics import MetricsFile
-from llmclick.tracking.trackers import TRACKERS, TrackedRun, Tracking, check_tracker, named_numbers, send
+from llmclick.tracking.trackers import TRACKERS, TrackedRun, Tracking, check_tracker, named_numbers, records_in, send
+from tests.runs import Tiny
 
 RECORDS: list[dict[str, Any]] = [
     {"step": step, "reward": step / 4, "reward/json_valid": 0.5, "groups": {"mixed": 3, "all_right": 1}, "kl": None, "lr": 2e-5}
     for step in (1, 2, 3)
 ]
-EXPECTED = {
-    "reward": [0.25, 0.5, 0.75],
-    "reward/json_valid": [0.5] * 3,
-    "groups/mixed": [3.0] * 3,
-    "groups/all_right": [1.0] * 3,
-}
-ALL = {*EXPECTED, "lr", "eval/reward", "eval/n", "validate/reward/base", "validate/reward/trained", "validate/passed"}
 
 
 @pytest.fixture
@@ -50,9 +45,7 @@ def needs(package: str) -> Any:
 
 
 def sent(run: Path, name: str, params: dict[str, Any], **environment: str) -> None:
-    """In a process of its own: trackers keep threads, servers and global state."""
-    import os
-
+    """In a process of its own."""
     code = f"from llmclick.tracking.trackers import send; assert send({str(run)!r}, {name!r}, {params!r}) == 3"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
@@ -60,21 +53,55 @@ def sent(run: Path, name: str, params: dict[str, Any], **environment: str) -> No
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+Stored = dict[str, list[tuple[int, float]]]
+
+
+def ran(folder: Path, model: Path, tracker: str, **environment: str) -> Path:
+    """A real short run with a tracker and a learning curve, in a process of its own: trackers keep threads, servers and global
+    state. Returns the experiment's folder."""
+    tiny = Tiny(folder / "run", model)
+    command = [sys.executable, "-m", "llmclick.cli", "run", str(tiny.yaml), "--set", f"tracker={tracker}"]
+    done = subprocess.run(
+        [*command, "--set", "training.eval_every=3"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "tracker" not in done.stderr
+    tiny.assert_it_trained(6)
+    return tiny.experiment
+
+
+def everything(experiment: Path) -> Stored:
+    """What a tracker has to hold: each number of metrics.jsonl, eval.jsonl and the verdict, by name, with its step."""
+    verdict = json.loads((experiment / "validate" / "verdict.json").read_text())
+    told = [named_numbers(record) for record in records_in(experiment)]
+    values: dict[str, float] = {"validate/passed": 1.0}
+    for name, numbers in verdict["metrics"].items():
+        values |= {f"validate/{name}/{key}": float(value) for key, value in numbers.items() if value is not None}
+    wanted: Stored = {}
+    for numbers, step in [*told, (values, 6)]:
+        for name, value in numbers.items():
+            wanted.setdefault(name, []).append((step, pytest.approx(value, rel=1e-5)))
+    assert {"reward", "groups/mixed", "seconds/total", "eval/reward", "validate/reward/difference"} <= set(wanted)
+    return wanted
+
+
 @pytest.mark.slow
 @needs("tensorboard")
-def test_tensorboard_receives_every_metric(run: Path) -> None:
-    sent(run, "tensorboard", {})
+def test_tensorboard_receives_every_metric(tmp_path: Path, dense_folder: Path) -> None:
+    experiment = ran(tmp_path, dense_folder, "tensorboard")
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util import tensor_util
 
-    found: dict[str, list[tuple[int, float]]] = {}
-    for path in sorted((run / "tensorboard").iterdir()):
+    found: Stored = {}
+    for path in sorted((experiment / "tensorboard").iterdir()):
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
                 found.setdefault(value.tag, []).append((event.step, float(tensor_util.make_ndarray(value.tensor))))
-    assert set(found) == ALL
-    for name, values in EXPECTED.items():
-        assert found[name] == [(step, pytest.approx(value)) for step, value in enumerate(values, 1)]
+    assert found == everything(experiment)
 
 
 def wandb_records(data: bytes) -> Iterator[bytes]:
@@ -95,55 +122,54 @@ def wandb_records(data: bytes) -> Iterator[bytes]:
 
 @pytest.mark.slow
 @needs("wandb")
-def test_wandb_receives_every_metric_offline(run: Path) -> None:
-    sent(run, "wandb", {"mode": "offline"})
+def test_wandb_receives_every_metric_offline(tmp_path: Path, dense_folder: Path) -> None:
+    experiment = ran(tmp_path, dense_folder, "{name: wandb, mode: offline}")
     from wandb.proto import wandb_internal_pb2
 
-    (path,) = (run / "wandb").glob("offline-run-*/*.wandb")
-    found: dict[str, list[tuple[int, float]]] = {}
+    (path,) = (experiment / "wandb").glob("offline-run-*/*.wandb")
+    found: Stored = {}
     for data in wandb_records(path.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
         for name, value in row.items():
-            if not name.startswith("_"):
+            if not name.startswith("_") and name != "step":
                 found.setdefault(name, []).append((row["step"], value))
-    assert set(found) - {"step"} == ALL
-    for name, values in EXPECTED.items():
-        assert found[name] == list(enumerate(values, 1))
+    assert found == everything(experiment)
 
 
 @pytest.mark.slow
 @needs("mlflow")
-def test_mlflow_receives_every_metric_in_a_file_store(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent(run, "mlflow", {})
+def test_mlflow_receives_every_metric_in_a_file_store(
+    tmp_path: Path, dense_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = ran(tmp_path, dense_folder, "mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(tracking_uri=(run.parent / "mlruns").as_uri())
-    experiment = client.get_experiment_by_name("llmclick")
-    (stored,) = client.search_runs([experiment.experiment_id])
-    assert set(stored.data.metrics) == {name.replace("/", ".") for name in ALL}
+    client = MlflowClient(tracking_uri=(experiment.parent / "mlruns").as_uri())
+    (stored,) = client.search_runs([client.get_experiment_by_name("llmclick").experiment_id])
     assert stored.data.params["method.group_size"] == "4"
-    for name, values in EXPECTED.items():
-        history = sorted(client.get_metric_history(stored.info.run_id, name.replace("/", ".")), key=lambda one: one.step)
-        assert [(one.step, one.value) for one in history] == list(enumerate(values, 1))
+    wanted = everything(experiment)
+    assert set(stored.data.metrics) == {name.replace("/", ".") for name in wanted}
+    for name, values in wanted.items():
+        history = client.get_metric_history(stored.info.run_id, name.replace("/", "."))
+        assert sorted((one.step, one.value) for one in history) == values
 
 
 @pytest.mark.slow
 @needs("trackio")
-def test_trackio_receives_every_metric_in_its_database(run: Path, tmp_path: Path) -> None:
-    sent(run, "trackio", {}, TRACKIO_DIR=str(tmp_path / "trackio"))
+def test_trackio_receives_every_metric_in_its_database(tmp_path: Path, dense_folder: Path) -> None:
+    experiment = ran(tmp_path, dense_folder, "trackio", TRACKIO_DIR=str(tmp_path / "trackio"))
     (path,) = (tmp_path / "trackio").glob("llmclick*.db")
     with sqlite3.connect(path) as database:
-        rows = database.execute("select step, metrics from metrics where run_name = ? order by id", (run.name,)).fetchall()
-    found: dict[str, list[tuple[int, float]]] = {}
+        query = "select step, metrics from metrics where run_name = ? order by id"
+        rows = database.execute(query, (experiment.name,)).fetchall()
+    found: Stored = {}
     for step, metrics in rows:
         for name, value in json.loads(metrics).items():
             found.setdefault(name, []).append((step, value))
-    assert set(found) == ALL
-    for name, values in EXPECTED.items():
-        assert found[name] == list(enumerate(values, 1))
+    assert found == everything(experiment)
 
 
 class Broken:
