@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from pages import ROOT, page
-from pages.sources import introduction, key_text, keys_of, printed, readme, recipe
+from pages.sources import has_page, introduction, key_text, keys_of, printed, readme, recipe
 from pages.text import code, front_matter, join, plain, table, yaml_file
 
 
@@ -45,6 +45,11 @@ def index() -> str:
              "[Errors](./errors)"),
         ],
     )  # fmt: skip
+    proof = [(title, name) for title, name in (("Speed", "speed"), ("Reliability", "reliability")) if has_page(name)]
+    if proof:
+        ways += (
+            "\n| see how fast it is and how it was tried | " + ", ".join(f"[{title}](./{name})" for title, name in proof) + " |"
+        )
     command = "```sh\nuv run llmclick run configs/llm/quickstart.yaml\n```"
     return join("\n".join(lines), "## What it does", what, how, command, "## Where to go", ways)
 

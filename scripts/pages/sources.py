@@ -24,6 +24,11 @@ def introduction() -> list[str]:
     return [part.strip().replace("\n", " ") for part in text.split("\n\n")[1:] if part.strip()]
 
 
+def has_page(name: str) -> bool:
+    """Whether a hand-written page is there."""
+    return (ROOT / "docs" / f"{name}.md").exists()
+
+
 def printed() -> list[str]:
     """What the first run in README.md printed, shortened for the landing page."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -97,8 +97,12 @@ def plain_yaml(text, folder):
 def test_every_command_is_one(command, place, folder):
     """llmclick's own are parsed by llmclick and their config loads; what is quick is run."""
     words = shlex.split(command)
-    while words[:2] == ["uv", "run"] or words[:1] == ["--no-sync"]:
-        words = words[1:] if words[0] == "--no-sync" else words[2:]
+    while "=" in words[0]:  # a variable of the environment
+        words = words[1:]
+    if words[:2] == ["uv", "run"]:
+        words = words[2:]
+        while words[0].startswith("--"):
+            words = words[2:] if words[0] in ("--with", "--group", "--extra", "--python") else words[1:]
     if words[0] == "llmclick":
         own_command(words[1:], folder)
     elif words[0] == "npm":
