@@ -305,7 +305,7 @@ class Console:
                 TextColumn("{task.fields[note]}", markup=False),
                 console=screen,
                 transient=True,
-                refresh_per_second=4,
+                refresh_per_second=2,
                 redirect_stdout=False,
                 redirect_stderr=False,
             )

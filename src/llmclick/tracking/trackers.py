@@ -15,10 +15,12 @@ session could not, and a tracker that is new in a config gets the steps before i
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,7 +165,8 @@ class Trackio:
         options = {"project": "llmclick", "name": run.name, "resume": "allow", "embed": False, **run.params}
         options = {"auto_log_gpu": False, "auto_log_cpu": False, **options}
         self._trackio = trackio
-        trackio.init(config=dict(run.config), **options)
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for results
+            trackio.init(config=dict(run.config), **options)
 
     def log(self, values: dict[str, float], step: int) -> None:
         """One row."""
@@ -171,7 +174,8 @@ class Trackio:
 
     def close(self) -> None:
         """Write what is queued."""
-        self._trackio.finish()
+        with contextlib.redirect_stdout(sys.stderr):
+            self._trackio.finish()
 
 
 class Tracking:
