@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def everything_left(output: Path) -> dict[str, Any]:
     """Everything that must be equal, and the names of all files, so that nothing half-written stays."""
     names = {str(path.relative_to(output)) for path in output.rglob("*") if "/locks/" not in str(path)}
     # Only these may be written by two processes at once, so what a kill left of them goes after an hour.
-    names = {name for name in names if ".answers.jsonl." not in name}
+    names = {name for name in names if not re.search(r"/\.(answers\.jsonl|(config|manifest|report)\.\w+)\.\d+\.tmp$", name)}
     return left_in(experiment(output)) | {"names": names}
 
 

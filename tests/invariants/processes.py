@@ -193,7 +193,8 @@ def become(request: dict[str, Any]) -> None:
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
-        out.with_suffix(".modules").write_text("\n".join(list(sys.modules)))
+        with contextlib.suppress(OSError):  # a file limit
+            out.with_suffix(".modules").write_text("\n".join(list(sys.modules)))
         os._exit(code)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -90,6 +89,10 @@ def run_training(training: Training) -> str | None:
             statistics = accumulate_gradient(policy, batch, training.objective, denominators, first)
         if training.step == 0:
             check_parity(policy, batch, statistics)
+        if not statistics.tokens and training.scored.metrics["groups"]["mixed"]:
+            journal.console.notice(
+                f"step {training.step + 1}: all completions with a signal are masked (truncated), no gradient"
+            )
         norm = gradient_norm(policy.trainable.values())
         if not bool(norm.isfinite()):
             raise TrainingStopped(_not_finite(training))
@@ -141,6 +144,8 @@ def sample_and_score(training: Training) -> Scored:
         raise Interrupted(
             f"stopped while sampling for step {training.step + 1} of {training.steps}; the same command continues"
         ) from None
+    except TrainingStopped as error:
+        raise TrainingStopped(f"while sampling for step {training.step + 1} ({_rows(prompts)}): {error}") from None
     sampled = time.perf_counter()
     try:
         with training.journal.working(training, "rewards"):
@@ -275,14 +280,21 @@ def peak_memory() -> float:
     """Largest memory of this process so far in GB, of the GPU where one is used."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated() / 1e9
+    try:
+        import resource
+    except ImportError:  # Windows
+        return float("nan")
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def _not_finite(training: Training) -> str:
     assert training.scored is not None
-    rows = ", ".join(dict.fromkeys(prompt.row.where for prompt in training.scored.prompts))
     return (
-        f"the gradient of step {training.step + 1} is not finite (rows {rows}). The weights before this step are kept; "
-        "lower training.lr, or set training.precision: fp32"
+        f"the gradient of step {training.step + 1} is not finite ({_rows(training.scored.prompts)}). The weights before this "
+        "step are kept; lower training.lr, or set training.precision: fp32"
     )
+
+
+def _rows(prompts: Sequence[Prompt]) -> str:
+    return "rows " + ", ".join(dict.fromkeys(prompt.row.where for prompt in prompts))

@@ -1,0 +1,145 @@
+"""Kills whole runs at random moments and continues them: how many end as the undisturbed one, byte for byte.
+
+    uv run python benchmarks/kills.py --kills 100 --out benchmarks/results/kills.json
+
+A tiny model and a reward that gives every group a spread; each run is a process of its own that gets SIGKILL at a moment drawn
+evenly over the time that an undisturbed run takes, up to three times in a row, and is then continued by the same command.
+Compared are metrics (all keys but the measured ones), completions, weights, held-out answers and the names of all files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import tests.conftest  # noqa: E402, F401  # offline, as the tests
+from tests.invariants.conftest import Lab, everything_left, experiment  # noqa: E402
+from tests.invariants.processes import Processes  # noqa: E402
+from tests.tiny import tiny_dense  # noqa: E402
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "grpo": (),
+    "grpo, lora, kl, 3 iterations": (
+        "method.iterations=3",
+        "training.adapter.r=4",
+        "training.lr=1e-2",
+        "method.beta=0.1",
+    ),
+    "cispo, 3 iterations": ("pipeline.recipe=llm_cispo", "method.iterations=3"),
+}
+AGAIN = 3
+"""So often at most is one run killed before it may end."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ["LLMCLICK_CACHE"] = str(folder / "cache")
+        result = measure(folder, options.kills, random.Random(options.seed))
+    text = json.dumps(result, indent=1)
+    print(text)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n")
+
+
+def measure(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
+    model = tiny_dense(folder / "model")
+    processes = Processes(folder)
+    labs, wholes, seconds = {}, {}, {}
+    for kind, overrides in KINDS.items():
+        lab = labs[kind] = Lab(folder / f"lab-{len(labs)}", model, processes)
+        lab.overrides = (*lab.overrides, *(f"--set={override}" for override in overrides))
+        for attempt in range(2):  # the first one also loads what later ones find loaded
+            output = lab.tiny.folder / f"whole-{attempt}"
+            began = time.perf_counter()
+            assert (ended := lab.run(output)).code == 0, ended.err
+            seconds[kind] = time.perf_counter() - began
+            wholes[kind] = everything_left(output)
+    phases: Counter[str] = Counter()
+    killed = equal = runs = 0
+    different = []
+    while killed < kills:
+        kind = list(KINDS)[runs % len(KINDS)]
+        lab, output = labs[kind], labs[kind].tiny.folder / f"run-{runs}"
+        runs += 1
+        for _ in range(draw.randint(1, min(AGAIN, kills - killed))):
+            process = lab.processes.start(lab.command(output))
+            time.sleep(draw.uniform(0.0, seconds[kind]))
+            os.kill(process.pid, signal.SIGKILL)
+            if process.wait().code != -signal.SIGKILL:
+                break  # it had ended
+            killed += 1
+            phases[_phase(output)] += 1
+        ended = lab.run(output)
+        same = ended.code == 0 and everything_left(output) == wholes[kind]
+        equal += same
+        if not same:
+            different.append({"kind": kind, "exit": ended.code, "said": ended.err[-500:]})
+        print(f"{killed} kills, {equal} of {runs} runs equal", file=sys.stderr)
+    processes.close()
+    return {
+        "kills": killed,
+        "runs": runs,
+        "equal": equal,
+        "different": different,
+        "killed while": dict(phases.most_common()),
+        "kinds": list(KINDS),
+        "machine": _machine(),
+    }
+
+
+def _phase(output: Path) -> str:
+    """What a killed run was at, as its files show."""
+    found = list(output.glob("tiny-*"))
+    if not found or not (found[0] / "run.log").exists():
+        return "planning"
+    folder = experiment(output)
+    if not (folder / "data" / "manifest.json").exists():
+        return "data"
+    if (folder / "train" / "manifest.json").exists():
+        return "validate" if not (folder / "validate" / "manifest.json").exists() else "the end"
+    if any(folder.glob("train/snapshots/.partial-*")):
+        return "snapshot"
+    if any(folder.glob("train/.checkpoint-*")) or (folder / "train" / "checkpoint").exists():
+        return "checkpoint"
+    return "steps" if (folder / "metrics.jsonl").exists() else "loading, first step"
+
+
+def _machine() -> dict[str, Any]:
+    import torch
+    import transformers
+
+    model = next(
+        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ""
+    ) if sys.platform == "linux" else platform.processor()  # fmt: skip
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+if __name__ == "__main__":
+    main()
