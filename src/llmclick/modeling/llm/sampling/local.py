@@ -48,7 +48,9 @@ class LocalSampler:
         self.max_new_tokens = max_new_tokens
         self.rows = rows
         self._autocast = autocast
-        self._suppressed = torch.tensor(model.suppressed_ids, device=model.device) if model.suppressed_ids else None
+        # Apple's GPUs have no float64, in which the distribution function is searched.
+        self._draws_on = torch.device("cpu") if model.device.type == "mps" else model.device
+        self._suppressed = torch.tensor(model.suppressed_ids, device=self._draws_on) if model.suppressed_ids else None
         self._stop_ids = torch.tensor(model.stop_ids, device=model.device)
 
     def sample(
@@ -131,7 +133,7 @@ class LocalSampler:
         return cache
 
     def _draw(self, logits_BV: Tensor, keys_B: np.ndarray[Any, np.dtype[np.uint64]], position: int) -> Draw:
-        logits_BV = logits_BV.float()
+        logits_BV = logits_BV.float().to(self._draws_on)
         if self.temperature is None:
             drawn = greedy(logits_BV, self._suppressed)
         else:
@@ -141,7 +143,7 @@ class LocalSampler:
             raise TrainingStopped(
                 "the model's logits are not finite: its weights are damaged, or the learning rate is too high"
             )
-        return drawn
+        return Draw(*(values.to(self.model.device) for values in drawn))
 
 
 class _Record:

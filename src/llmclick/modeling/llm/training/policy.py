@@ -62,9 +62,10 @@ class Policy:
                 parameter.grad.zero_()
 
     def weight_sums(self) -> Tensor:
-        """The sum of each trainable tensor, in float64: differs when a weight has moved."""
+        """The sum of each trainable tensor: differs when a weight has moved."""
         with torch.no_grad():
-            return torch.stack([parameter.sum(dtype=torch.float64) for parameter in self.trainable.values()])
+            wide = torch.float32 if self.model.device.type == "mps" else torch.float64
+            return torch.stack([parameter.sum(dtype=wide) for parameter in self.trainable.values()])
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Sets the trainable weights by name, and the sampler's copy with them."""

@@ -58,13 +58,15 @@ class StepStatistics:
 
     def add(self, ratio_N: Tensor, clipped_N: Tensor, mismatch_N: Tensor, kl_N: Tensor | None) -> None:
         """Enters a micro-batch's trained tokens."""
+        # On the CPU: a sum in float64 is not possible on every device.
+        ratio_N, mismatch_N = ratio_N.cpu(), mismatch_N.cpu()
         self.tokens += ratio_N.numel()
         self.ratio_sum += float(ratio_N.double().sum())
         self.ratio_max = max(self.ratio_max, float(ratio_N.max()))
         self.clipped += int(clipped_N.sum())
         self.mismatch_sum += float(mismatch_N.double().sum())
         if kl_N is not None:
-            self.kl_sum += float(kl_N.double().sum())
+            self.kl_sum += float(kl_N.cpu().double().sum())
 
 
 def accumulate_gradient(
