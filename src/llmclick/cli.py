@@ -344,7 +344,7 @@ def compare(
     console = Console(json_mode=json_)
     for notice in comparison.notices:
         console.notice(notice)
-    console.table("held-out reward", comparison.columns, comparison.rows())
+    console.table("Held-out reward; differences are to the first experiment", comparison.columns, comparison.rows())
     if json_:
         _print_json(comparison.as_json())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,7 +12,10 @@ from typing import Any
 import pytest
 
 from llmclick.report.page import write_report
+from llmclick.tracking.completions import CompletionsFolder
+from llmclick.tracking.metrics import read_metrics
 from tests.report.synthetic import HOSTILE, write_run
+from tests.runs import Tiny
 
 pytestmark = pytest.mark.slow
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: uv sync --group browser")
@@ -253,6 +257,44 @@ def test_only_what_differs_from_the_defaults(desk: Any) -> None:
     assert desk.locator("#config-table tr.changed").count() == 3
     desk.check("#only-changed")
     assert desk.locator("#config-table tr:visible").count() == 3
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, dense_folder: Path) -> Tiny:
+    """A run on a tiny model with a learning curve, and the page that it wrote."""
+    tiny = Tiny(tmp_path_factory.mktemp("real") / "run", dense_folder)
+    tiny.run("training.eval_every=2", "method.group_size=6")
+    tiny.assert_it_trained(6)
+    return tiny
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_the_page_of_a_real_run_shows_what_its_files_hold(browser: Any, real: Tiny, width: int, scheme: str) -> None:
+    """Charts with a point for each step and each held-out measurement, every held-out row, every completion with its reward."""
+    experiment = real.experiment
+    for page in opened(browser, experiment / "report.html", width, scheme):
+        points = page.eval_on_selector_all(
+            "[data-chart]", "nodes => Object.fromEntries(nodes.map(n => [n.dataset.chart, +n.dataset.points]))"
+        )
+        assert points == dict.fromkeys(("reward", "pass", "groups", "length", "kl", "seconds"), 6)
+        curve = read_metrics(experiment / "eval.jsonl")
+        assert [record["step"] for record in curve] == [0, 2, 4, 6]
+        legend = page.inner_text("[data-chart=reward] .u-legend")
+        assert f"{curve[-1]['reward']:.3f}" in legend
+        page.locator("[data-chart=reward] .uplot").focus()
+        page.keyboard.press("Home")  # step 0 is before training: only the held-out curve is there
+        assert f"{curve[0]['reward']:.3f}" in page.inner_text("[data-chart=reward] .u-legend")
+        rows = [json.loads(line) for line in (experiment / "validate" / "rows.jsonl").read_text().splitlines()]
+        assert page.locator(".pair").count() == len(rows) == 6
+        assert page.inner_text("#found") == "72 of 72 completions"
+        page.select_option("#f-sort", "-reward")
+        best = max(
+            record["reward"] for step in range(1, 7) for record in CompletionsFolder(experiment / "completions").read(step)
+        )
+        until(page, f"document.querySelector('#list .row .mark').textContent === '{best:.2f}'")
+        assert page.locator("#detail .member").count() == 6
+        assert page.locator("#config-table tr.changed th", has_text="method.group_size").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 @pytest.mark.parametrize("absent", ["validate", "metrics.jsonl", "completions", "everything but config.yaml"])
