@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -63,9 +64,8 @@ class Processes:
         )
 
     def close(self) -> None:
-        """Ends the server; processes still running end with it."""
-        assert self._server.stdin is not None
-        self._server.stdin.close()
+        """Ends the server, and processes that still run or are stopped."""
+        os.killpg(self._server.pid, signal.SIGKILL)
         self._server.wait(30)
 
     def start(self, args: Sequence[str], moments: Sequence[Moment] = (), file_limit: int | None = None) -> _Process:

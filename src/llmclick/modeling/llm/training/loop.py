@@ -265,7 +265,7 @@ def out_of_signal(training: Training) -> str | None:
     if not groups["all_wrong"]:
         return f"{patience} sampled batches in a row were all right: nothing is left to learn from these rows"
     metrics = training.scored.metrics
-    what = "wrong" if metrics["pass_rate"] == 0 else "equal"
+    what = "wrong" if metrics["pass_rate"] == 0 and metrics["reward"] <= 0 else "equal"
     help_ = "easier rows, a larger method.group_size, or a reward that gives part of the credit for part of the answer"
     if metrics["truncated"] > 0.5:
         help_ = f"{metrics['truncated']:.0%} were cut by method.max_new_tokens: raise it first; then " + help_
