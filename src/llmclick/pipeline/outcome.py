@@ -13,24 +13,20 @@ def show_outcome(
     console: Any, experiment: Path, passed: bool | None, verdict: Mapping[str, Any], report: Path | None = None
 ) -> None:
     """Print it, as the last thing of a run; `passed` is None where nothing was judged, `report` the page if there is one."""
-    _show_verdict(console, experiment, passed, verdict)
+    weights = experiment / "train" / "checkpoint"
+    if passed is not None:
+        metrics = verdict.get("metrics", {})
+        console.table("Held-out rows, greedy", COLUMNS, [_row(name, values) for name, values in metrics.items()])
+        for notice in verdict.get("notices", []):
+            console.notice(notice)
+        for bound in verdict.get("bounds", []):
+            console.result(_bound(bound))
     if report is not None:
         console.result(f"report: {report}")
-
-
-def _show_verdict(console: Any, experiment: Path, passed: bool | None, verdict: Mapping[str, Any]) -> None:
-    weights = experiment / "train" / "checkpoint"
     if passed is None:
         where = f"; the weights are in {weights}" if weights.exists() else ""
         console.result(f"not judged: the validate stage was not asked for{where}")
-        return
-    metrics = verdict.get("metrics", {})
-    console.table("Held-out rows, greedy", COLUMNS, [_row(name, values) for name, values in metrics.items()])
-    for notice in verdict.get("notices", []):
-        console.notice(notice)
-    for bound in verdict.get("bounds", []):
-        console.result(_bound(bound))
-    if passed:
+    elif passed:
         console.result(f"passed: {experiment / 'validate' / 'checkpoint'}")
     else:
         console.result(f"failed: no checkpoint is handed over; the weights are kept in {weights}")
