@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,18 @@ def raising(project: Project) -> None:
 def below_a_file(project: Project) -> None:
     (project.folder / "file").write_text("")
     project.set("pipeline.output_dir", str(project.folder / "file" / "output"))
+
+
+def model_with(name: str, change: Callable[[str], str]) -> Callable[[Project], None]:
+    """A copy of the model whose file `name` is changed."""
+
+    def changed(project: Project) -> None:
+        model = project.folder / "model"
+        shutil.copytree(project.config["model"]["name"], model)
+        (model / name).write_text(change((model / name).read_text() if (model / name).exists() else ""))
+        project.set("model.name", str(model))
+
+    return changed
 
 
 CASES: dict[str, tuple[Callable[[Project], None], tuple[str, ...]]] = {
@@ -73,6 +86,12 @@ CASES: dict[str, tuple[Callable[[Project], None], tuple[str, ...]]] = {
     "dropout": (key_is("training.adapter", {"name": "lora", "r": 4, "dropout": 0.1}), ("training.adapter.dropout",)),
     "no stage": (key_is("pipeline.stages", ["trian"]), ("pipeline.stages", "trian")),
     "a name that leaves the folder": (key_is("pipeline.name", "../x"), ("pipeline.name", "../x")),
+    "a path too long": (key_is("pipeline.output_dir", "x" * 300), ("pipeline.output_dir", "255 bytes")),
+    "a broken generation config": (model_with("generation_config.json", lambda text: "{"), ("generation_config.json", "model")),
+    "a broken tokenizer": (
+        model_with("tokenizer.json", lambda text: text.replace('"type":', '"typo":')),
+        ("tokenizer", "model"),
+    ),
     "a model of pickles": (key_is("model.name", "PICKLES"), ("pickle", "safetensors")),
 }
 

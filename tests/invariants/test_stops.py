@@ -45,12 +45,13 @@ def test_a_gradient_that_is_not_finite(tmp_path: Path, dense_folder: Path, monke
     assert tiny.left() == whole
 
 
-def test_weights_that_explode(tmp_path: Path, dense_folder: Path) -> None:
+@pytest.mark.parametrize("lr", ["1e30", "1e300"])
+def test_weights_that_explode(tmp_path: Path, dense_folder: Path, lr: str) -> None:
     """A learning rate that drives the weights to infinity: exit 4, naming the step, its rows and the learning rate; null in
     metrics.jsonl where a number does not exist, never NaN."""
     tiny = Tiny(tmp_path, dense_folder)
     with pytest.raises(TrainingStopped, match=r"step \d") as caught:
-        tiny.run("training.lr=1e30", "training.max_grad_norm=1e30")
+        tiny.run(f"training.lr={lr}", "training.max_grad_norm=1e30")
     assert "rows.jsonl:" in str(caught.value)
     assert "learning rate" in str(caught.value) or "training.lr" in str(caught.value)
     assert b"NaN" not in (tiny.experiment / "metrics.jsonl").read_bytes()

@@ -32,6 +32,8 @@ Text = Annotated[str, BeforeValidator(_text)]
 def _path(value: Any) -> Any:
     if isinstance(value, str):
         _text(value)
+        if any(len(part.encode("utf-8", "surrogatepass")) > 255 for part in value.split("/")):
+            refuse("a name in it is longer than the 255 bytes that file systems take", "write a shorter path")
         try:
             return Path(value).expanduser()
         except RuntimeError:

@@ -184,7 +184,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             str(source.folder), local_files_only=True, trust_remote_code=False, padding_side="left"
         )
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+    except Exception as error:  # the tokenizers library raises Exception itself
         raise InputError(
             _cannot(source, "its tokenizer cannot be loaded", error, "a folder with the model's own tokenizer files")
         ) from error

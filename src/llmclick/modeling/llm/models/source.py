@@ -197,6 +197,11 @@ def check_folder(folder: Path, where: str) -> list[Problem]:
     except ValueError as error:
         return [problem(f"config.json cannot be read: {error}", "a complete checkpoint folder")]
     problems = []
+    try:
+        if (folder / "generation_config.json").exists():
+            _read_json(folder / "generation_config.json")
+    except ValueError as error:
+        problems.append(problem(f"generation_config.json cannot be read: {error}", "a complete checkpoint folder"))
     if (folder / "adapter_config.json").exists():
         problems.append(
             problem(

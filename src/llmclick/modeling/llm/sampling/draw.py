@@ -37,7 +37,8 @@ def draw(logits_BV: Tensor, uniforms_B: Tensor, temperature: float, suppressed: 
     ids_BK = block_B1 * BLOCK + torch.arange(BLOCK, device=logits_BV.device)
     inside_BK = weights_BV.gather(1, ids_BK.clamp(max=tail)).to(torch.float64).masked_fill_(ids_BK > tail, 0.0)
     offset_B1 = _first_above(inside_BK.cumsum(dim=1), target_B1 - before_B1, inside_BK > 0)
-    ids_B1 = block_B1 * BLOCK + offset_B1
+    # Past the vocabulary only where logits are NaN, and then the log-probability is NaN as well.
+    ids_B1 = (block_B1 * BLOCK + offset_B1).clamp(max=tail)
 
     log_total_B = total_B1.log().squeeze(1)
     logprobs_B = shifted_BV.gather(1, ids_B1).squeeze(1).to(torch.float64) - log_total_B
