@@ -110,6 +110,9 @@ def test_hostile_text_is_shown_and_does_nothing_anywhere(tmp_path: Path) -> None
 
 def test_at_sixty_columns_nothing_wraps_that_can_be_broken() -> None:
     console, err, out, _ = plain(width=60)
+    console.line("  6 optimizer steps; each batch samples 2 prompts x 16 = 32 completions of one row")
+    console.sentence("failed: no checkpoint is handed over; the weights are kept in output/tiny-1a2b3c4d/train/checkpoint")
+    console.facts([("a step", "2 prompts x 16 = 32 completions of at most 60 tokens, used for 2 steps"), ("disk", "40 MB")])
     console.plan([("train", "run", "method.reward changed since the last run of this experiment, in two places")])
     console.notice("the ratio is exactly 1, clip has no effect until iterations is at least 2, see the documentation")
     console.table(
@@ -119,6 +122,7 @@ def test_at_sixty_columns_nothing_wraps_that_can_be_broken() -> None:
     )
     assert max(map(len, (err.getvalue() + out.getvalue()).splitlines())) <= 60
     assert "gain of at least 0.5" in out.getvalue()
+    assert err.getvalue().splitlines()[1].startswith("  completions")
 
 
 def test_progress_without_a_terminal_is_a_line_every_ten_seconds_and_nests_in_a_step() -> None:

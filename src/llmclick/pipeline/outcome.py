@@ -20,16 +20,16 @@ def show_outcome(
         for notice in verdict.get("notices", []):
             console.notice(notice)
         for bound in verdict.get("bounds", []):
-            console.result(_bound(bound))
+            console.sentence(_bound(bound))
     if report is not None:
         console.result(f"report: {report}")
     if passed is None:
         where = f"; the weights are in {weights}" if weights.exists() else ""
-        console.result(f"not judged: the validate stage was not asked for{where}")
+        console.sentence(f"not judged: the validate stage was not asked for{where}")
     elif passed:
         console.result(f"passed: {experiment / 'validate' / 'checkpoint'}")
     else:
-        console.result(f"failed: no checkpoint is handed over; the weights are kept in {weights}")
+        console.sentence(f"failed: no checkpoint is handed over; the weights are kept in {weights}")
 
 
 def _row(name: str, values: Mapping[str, Any]) -> list[object]:

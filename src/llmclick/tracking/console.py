@@ -104,8 +104,9 @@ class Console:
     # Lines that are always printed.
 
     def line(self, text: str) -> None:
-        """A line of progress text, always printed."""
-        self._say(visible_lines(text))
+        """A line of progress text, always printed; wrapped below its own indent where it is too long."""
+        body = text.lstrip(" ")
+        self._say(self._wrapped(" " * (len(text) - len(body)), visible_lines(body)) if body else "")
 
     def notice(self, text: str) -> None:
         """Something the user should know: set apart, wrapped, always printed."""
