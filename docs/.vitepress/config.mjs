@@ -37,7 +37,6 @@ export default defineConfig({
       group('Runs', [
         ['Reading a run', 'reading-a-run'],
         ['Resume and caches', 'resume'],
-        ['Reliability', 'reliability'],
         ['Troubleshooting', 'troubleshooting'],
         ['Speed', 'speed'],
         ['Reliability', 'reliability'],
