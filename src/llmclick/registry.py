@@ -46,6 +46,16 @@ class Registry(Generic[T]):
 
     def register(self, name: str, **options: Any) -> Callable[[T], T]:
         """Decorator that enters the decorated object under `name`."""
+        if not isinstance(name, str):
+            file, line = _definition(name)
+            raise InputError(
+                Problem(
+                    where=f"{file}:{line}",
+                    key=getattr(name, "__name__", ""),
+                    why=f"a {self.kind} is registered under a name, and the decorator was used without one",
+                    write=f'@REGISTRY.register("{getattr(name, "__name__", "name")}") above it, with the registry you use',
+                )
+            )
 
         def enter(value: T) -> T:
             file, line = _definition(value)

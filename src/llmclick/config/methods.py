@@ -49,7 +49,7 @@ class RewardSpec(Section):
 class SharedMethod(Section):
     """What both recipes take. Use GrpoMethod or CispoMethod."""
 
-    group_size: Annotated[int, Field(ge=2)] = Field(
+    group_size: Annotated[int, Field(ge=2, le=4096)] = Field(
         default=8,
         description="Completions sampled for every prompt. Each is compared with the mean of its group, so more of them make "
         "a steadier baseline and cost sampling time in proportion.",

@@ -24,6 +24,8 @@ PACKAGES = ("torch", "transformers", "peft")
 _ROOT = Path(llmclick.__file__).parent
 _DATA_CODE = ("data/prompts.py", "data/order.py", "pipeline/data.py")
 _METHOD_CODE = "modeling/llm"
+_SCORING_CODE = tuple(f"rewards/{name}.py" for name in ("scoring", "calls", "pool", "worker", "params"))
+_ANSWER_CODE = ("pipeline/validate.py", "pipeline/train.py")
 _VALIDATE_CODE = ("pipeline/validate.py", "pipeline/gate.py", "pipeline/bootstrap.py")
 _NOT_IDENTITY = ("save_every",)
 
@@ -43,12 +45,21 @@ def method_code_hash() -> str:
     return code_hash(_METHOD_CODE)
 
 
+def answer_code_hash() -> str:
+    """The hash of the code that turns a model and held-out rows into scored answers, the sampler's included."""
+    return code_hash(_METHOD_CODE, *_ANSWER_CODE, *_SCORING_CODE)
+
+
 def reward_inputs(config: Any) -> dict[str, Any]:
     """The rewards as the config has them, and the hashes of their source files."""
     from llmclick.rewards.source import source_hash
 
     source = source_hash(config.method.reward, config.pipeline.imports)
-    return {"method.reward": config.as_dict()["method"]["reward"], "reward source": dict(source)}
+    return {
+        "method.reward": config.as_dict()["method"]["reward"],
+        "reward source": dict(source),
+        "llmclick's scoring code": code_hash(*_SCORING_CODE),
+    }
 
 
 def data_inputs(config: Any, rows: Rows, source: Any, rewards: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,8 @@ def show_outcome(
     if passed is None:
         where = f"; the weights are in {weights}" if weights.exists() else ""
         console.sentence(f"not judged: the validate stage was not asked for{where}")
+    elif passed and not verdict.get("bounds"):
+        console.result(f"not judged, for want of bounds: {experiment / 'validate' / 'checkpoint'}")
     elif passed:
         console.result(f"passed: {experiment / 'validate' / 'checkpoint'}")
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmclick.errors import InputError
+from llmclick.errors import InputError, Problem
 from llmclick.pipeline.preflight import preflight
 
 if TYPE_CHECKING:
@@ -36,6 +36,16 @@ def sample(config: Config, rows: int, checkpoint: Path | None, greedy: bool, con
         if problems := check_folder(folder, "--checkpoint"):
             raise InputError(problems)
         source = Source("folder", str(checkpoint), folder)
+        if source.tokenizer_hash() != Source("folder", checked.source.name, checked.source.folder).tokenizer_hash():
+            raise InputError(
+                Problem(
+                    "--checkpoint",
+                    "",
+                    given=str(checkpoint),
+                    why="its tokenizer and settings are not those of the config's model, so it is not trained from it",
+                    write="a checkpoint of a run of this config, or a config whose model.name is this folder",
+                )
+            )
     prepare_process()
     tokenizer = load_tokenizer(checked.source)
     model = load_language_model(source, device=checked.plan.compute.device, dtype="auto", tokenizer=tokenizer)

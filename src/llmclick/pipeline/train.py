@@ -284,13 +284,25 @@ def announce(job: Job, training: Training, resumed: bool) -> None:
     total = sum(parameter.numel() for parameter in policy.model.module.parameters())
     what = f"{trained:,} of {total:,} parameters train" if trained < total else f"all {total:,} parameters train"
     say(f"  {what}, on {job.compute.device} in {job.compute.precision}")
+    most = config.training.max_steps
+    if most is not None and training.steps < most:
+        job.console.notice(
+            f"training.max_steps is {most}, but the rows give only {training.steps} steps in {config.training.epochs} epochs; "
+            "raise training.epochs to train longer"
+        )
     per_step = config.training.batch_size * config.training.accumulation
     say(
         f"  {training.steps} optimizer steps; each batch samples {per_step} prompts x {config.method.group_size} = "
         f"{per_step * config.method.group_size} completions"
     )
     say(f"  sampling at temperature {config.method.temperature:g}, top_k, top_p and penalties off")
-    say(f"  a completion ends at one of the ids {', '.join(map(str, policy.model.stop_ids))}")
+    if policy.model.stop_ids:
+        say(f"  a completion ends at one of the ids {', '.join(map(str, policy.model.stop_ids))}")
+    else:
+        job.console.notice(
+            "the model names no id that ends a completion (eos_token_id in its generation config, config or tokenizer): every "
+            "completion will run to method.max_new_tokens and be cut"
+        )
     for sentence in training.objective.method.announce():
         say(f"  {sentence}")
     if resumed:

@@ -39,7 +39,7 @@ def validate(job: Job) -> dict[str, Any]:
     config = job.config
     folder = job.experiment / "validate"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "checkpoint").unlink(missing_ok=True)
+    remove_link(folder / "checkpoint")
     prompts = read_dataset(job.dataset_folder).validation
     if config.validation.rows is not None:
         prompts = prompts[: config.validation.rows]
@@ -145,7 +145,7 @@ def checkpoint_source(job: Job) -> Source:
 
 def base_inputs(job: Job, prompts: Sequence[Prompt]) -> dict[str, Any]:
     """Everything that the base model's held-out answers depend on."""
-    from llmclick.pipeline.fingerprint import library_versions, method_code_hash, reward_inputs
+    from llmclick.pipeline.fingerprint import answer_code_hash, library_versions, reward_inputs
 
     method = job.config.method
     return {
@@ -157,7 +157,7 @@ def base_inputs(job: Job, prompts: Sequence[Prompt]) -> dict[str, Any]:
         "budget": method.max_new_tokens,
         "answer_after": method.answer_after,
         "truncated": method.truncated,
-        "code": method_code_hash(),
+        "code": answer_code_hash(),
         "versions": library_versions(),
     }
 
@@ -177,6 +177,16 @@ def link_checkpoint(folder: Path) -> Path:
 
         shutil.copytree(folder.parent / "train" / "checkpoint", link)
     return link
+
+
+def remove_link(path: Path) -> None:
+    """Takes an older `checkpoint` away: a link, or the copy that stands for one where links are impossible."""
+    if path.is_dir() and not path.is_symlink():
+        import shutil
+
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _measured(path: Path, rows: int, measure: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -15,6 +15,10 @@ from llmclick.rewards.imports import own_traceback
 CONTAINED = ("timeout", "died", "memory")
 
 
+#: Largest size of a reward: its square, summed over a batch, still is a number.
+LARGEST = 1e12
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a call gave: a finite number or None; or a `failure` ("error", "timeout", "died", "memory") and what to tell."""
@@ -70,5 +74,10 @@ def _checked(value: object) -> Outcome:
     if not math.isfinite(number):
         return Outcome(
             failure="error", detail=f"it returned {number}, and one such value would make every advantage of its group NaN"
+        )
+    if abs(number) > LARGEST:
+        return Outcome(
+            failure="error",
+            detail=f"it returned {number:.3g}; beyond {LARGEST:.0e} the spread of a group's rewards has no meaning left",
         )
     return Outcome(number)

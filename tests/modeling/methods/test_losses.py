@@ -102,6 +102,7 @@ def test_cispo_caps_the_weight_at_one_plus_clip() -> None:
     assert leaf.grad is not None
     assert leaf.grad[0].tolist() == pytest.approx([-2.4, -1.0], abs=1e-12)
     assert clipped_by_cispo(ratio.detach(), -2 * ONES, 0.2).tolist() == [[True, False]]
+    assert clipped_by_cispo(ratio.detach(), 0 * ONES, 0.2).tolist() == [[False, False]]  # no gradient that could change
 
 
 def test_the_cap_of_the_default_clip_is_five() -> None:

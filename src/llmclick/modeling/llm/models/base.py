@@ -224,6 +224,7 @@ def load_language_model(
             from llmclick.modeling.llm.models.transformer import load_transformer
 
             model = LanguageModel(load_transformer(source, dtype).to(device), source, torch.device(device), tokenizer)
+        _check_vocabulary(model, tokenizer)
         _check_head(model)
         if torch.device(device).type == "cpu":
             speed_up_linears(model.module)
@@ -334,6 +335,21 @@ def _numbers(value: Any) -> list[int]:
     return [number for number in values if isinstance(number, int) and not isinstance(number, bool)]
 
 
+def _check_vocabulary(model: LanguageModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Every id that the tokenizer can make has a row in the embedding."""
+    largest = max(tokenizer.get_vocab().values(), default=0)
+    rows = int(model.module.get_input_embeddings().weight.shape[0])
+    if largest >= rows:
+        raise InputError(
+            _cannot(
+                model.source,
+                f"its tokenizer has ids up to {largest}, its embedding only {rows} rows",
+                None,
+                "a checkpoint whose tokenizer belongs to its weights",
+            )
+        )
+
+
 @torch.no_grad()
 def _check_head(model: LanguageModel) -> None:
     """hidden() and logits() together are the model's own forward; a family that does more to its logits is refused."""
@@ -341,6 +357,12 @@ def _check_head(model: LanguageModel) -> None:
     positions = torch.arange(4, device=model.device)[None]
     ours = model.logits(model.hidden(ids, positions, keep=slice(-1, None))).float()
     theirs = model.module(input_ids=ids, position_ids=positions, logits_to_keep=1).logits.float()
+    if not bool(theirs.isfinite().all()):
+        damaged = [name for name, tensor in model.module.state_dict().items() if not bool(tensor.isfinite().all())]
+        where = f"first in {damaged[0]}" if damaged else "although every weight is finite"
+        raise InputError(
+            _cannot(model.source, f"its logits are not finite, {where}", None, "a checkpoint without NaN or infinite weights")
+        )
     if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3 * float(theirs.abs().max().clamp(min=1e-6))):
         raise InputError(
             _cannot(
