@@ -95,3 +95,27 @@ def test_nothing_is_redone_and_a_new_bound_judges_again(quickstart: tuple[list[s
     code, _, _ = llmclick(*command)
     assert code == 0
     assert (Path(before["experiment"]) / "validate" / "checkpoint").is_symlink()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+def test_its_page_opens_in_a_browser(quickstart: tuple[list[str], dict[str, Any]], width: int, scheme: str) -> None:
+    """No message, no request; every chart has a point per step; filter, sort and search narrow the real completions."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: uv sync --group browser")
+    from tests.report.test_browser import CHROMIUM, FLAGS, opened, until
+
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: install the package chromium")
+    experiment = Path(quickstart[1]["experiment"])
+    steps = len((experiment / "metrics.jsonl").read_text().splitlines())
+    with playwright.sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
+        for page in opened(browser, experiment / "report.html", width, scheme):
+            points = page.eval_on_selector_all("[data-chart]", "nodes => nodes.map(node => +node.dataset.points)")
+            assert points == [steps] * 6
+            assert page.inner_text("#found") == f"{32 * steps} of {32 * steps} completions"
+            assert page.locator(".pair").count() == 24
+            page.select_option("#f-sort", "-reward")
+            until(page, "document.querySelector('#list .row .mark').textContent === '1.00'")
+            assert page.locator("#detail .member").count() == 8
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+        browser.close()
