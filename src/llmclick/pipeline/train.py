@@ -265,15 +265,23 @@ def evaluate_policy(job: Job, engine: Engine, prompts: Sequence[Prompt], scorer:
 def write_checkpoint(job: Job, training: Training) -> None:
     """Writes the weights as a checkpoint folder of the source's own shape; an adapter is merged, and kept beside it."""
     from llmclick.modeling.llm.models.adapters import merged_state_dict, save_adapter
-    from llmclick.modeling.llm.models.overlay import save_overlay
+    from llmclick.modeling.llm.models.overlay import changed_values, save_overlay
     from llmclick.modeling.llm.training.journal import survive_full_disk
 
     policy = training.policy
+    checkpoint = job.experiment / "train" / "checkpoint"
     with survive_full_disk(training.step):
         tensors = merged_state_dict(policy.model) if policy.adapter else policy.model.state_dict()
-        save_overlay(job.source, tensors, job.experiment / "train" / "checkpoint", policy.model)
+        save_overlay(job.source, tensors, checkpoint, policy.model)
         if policy.adapter:
             save_adapter(policy.model, job.experiment / "train" / "adapter")
+    changed, total = changed_values(job.source, checkpoint)
+    job.console.line(f"  {changed / max(total, 1):.1%} of the checkpoint's values differ from the untrained model's")
+    if training.moved and not changed:
+        job.console.notice(
+            "training moved the weights by less than the checkpoint's own precision can hold: the checkpoint equals the "
+            "untrained model. Raise training.lr or train longer"
+        )
 
 
 def announce(job: Job, training: Training, resumed: bool) -> None:
