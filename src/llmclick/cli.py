@@ -26,7 +26,7 @@ class _Commands(typer.core.TyperGroup):
         except LlmclickError as error:
             _fail(error.exit_code, _said(error), error)
         except KeyboardInterrupt as error:
-            _fail(Interrupted.exit_code, "interrupted; the same command goes on from the last snapshot", error)
+            _fail(Interrupted.exit_code, "interrupted; what was finished is kept", error)
         except BrokenPipeError:
             _close_output()
             sys.exit(0)
