@@ -29,6 +29,11 @@ def ours(script: str, *arguments: object) -> dict[str, Any]:
     return last_line([sys.executable, HERE / script, *arguments])
 
 
+def ready(trl_python: str | None) -> None:
+    """Makes TRL's environment if it is not there, and loads its libraries once, so that no clock counts that."""
+    last_line([*((trl_python,) if trl_python else TRL), "-c", "import trl.trainer.grpo_trainer; print('{}')"])
+
+
 def theirs(script: str, trl_python: str | None, *arguments: object) -> dict[str, Any]:
     """The same under a Python that has TRL: `trl_python`, or an environment that uv makes."""
     return last_line([*((trl_python,) if trl_python else TRL), HERE / script, *arguments])

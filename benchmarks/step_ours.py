@@ -12,7 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from workloads import WORKLOADS, rows
+from machine import LIBRARIES, versions
+from sides import peak_gb
+from workloads import WORKLOADS, comparable, rows, typical
 
 CONFIG = """\
 pipeline: {{recipe: llm_grpo, name: bench, output_dir: {folder}/out, imports: [{folder}/reward.py], stages: [data, train]}}
@@ -53,24 +55,26 @@ def main() -> None:
         (folder / "config.yaml").write_text(yaml)
         result = run(load_config(folder / "config.yaml"), None, Console(json_mode=True))
         records = read_metrics(result.experiment / "metrics.jsonl")
-    completions = workload.prompts * workload.accumulation * workload.group
-    assert all(record["groups"]["mixed"] == completions // workload.group for record in records), "a group was silent"
+    silent = [sum(record["groups"][kind] for kind in ("all_right", "all_wrong")) for record in records]
     seconds = [record["seconds"]["total"] for record in records]
-    after = sorted(seconds[1:])
+    counted = comparable(silent)
+    mean_length = sum(record["length"] for record in records) / len(records)
     print(
         json.dumps(
             {
                 "side": "llmclick",
                 "workload": name,
-                "seconds": [round(value, 2) for value in seconds],
-                "median_after_first": round(after[len(after) // 2], 3),
+                "seconds": [round(value, 3) for value in seconds],
+                "silent_groups": silent,
+                "median_after_first": typical(seconds, counted),
                 "phases": {
-                    phase: round(sorted(r["seconds"][phase] for r in records[1:])[len(after) // 2], 3)
+                    phase: typical([record["seconds"][phase] for record in records], counted)
                     for phase in ("sample", "score", "train", "sync")
                 },
-                "peak_gb": round(records[-1]["peak_memory"], 2),
-                "mean_length": round(sum(record["length"] for record in records) / len(records), 2),
-                "tokens_per_step": round(sum(record["length"] for record in records) / len(records) * completions),
+                "peak_gb": round(peak_gb(), 2),
+                "mean_length": round(mean_length, 2),
+                "tokens_per_step": round(mean_length * workload.completions),
+                "versions": versions(LIBRARIES),
             }
         )
     )

@@ -6,7 +6,6 @@ python benchmarks/step_trl.py MODEL WORKLOAD STEPS PRECISION
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import tempfile
 import time
@@ -15,7 +14,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from workloads import WORKLOADS, rows, spread
+from machine import versions
+from sides import peak_gb
+from workloads import WORKLOADS, comparable, rows, silent_groups, spread, typical
 
 
 def main() -> None:
@@ -28,6 +29,7 @@ def main() -> None:
     workload = WORKLOADS[name]
     seconds: list[float] = []
     lengths: list[int] = []
+    rewards: list[float] = []
 
     class Clock(TrainerCallback):
         def on_step_begin(self, *_: Any, **__: Any) -> None:
@@ -38,7 +40,8 @@ def main() -> None:
 
     def reward(completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float]:
         lengths.extend(len(ids) for ids in completion_ids)
-        return [spread(completion[0]["content"]) for completion in completions]
+        rewards.extend(given := [spread(completion[0]["content"]) for completion in completions])
+        return given
 
     with tempfile.TemporaryDirectory() as out:
         config = GRPOConfig(
@@ -71,18 +74,21 @@ def main() -> None:
             callbacks=[Clock()],
         )
         trainer.train()
-    after = sorted(seconds[1:])
-    completions = workload.prompts * workload.accumulation * workload.group
+    size = workload.completions
+    silent = [silent_groups(rewards[step * size : (step + 1) * size], workload.group) for step in range(len(seconds))]
+    mean_length = sum(lengths) / len(lengths)
     print(
         json.dumps(
             {
                 "side": "trl",
                 "workload": name,
-                "seconds": [round(value, 2) for value in seconds],
-                "median_after_first": round(after[len(after) // 2], 3),
-                "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
-                "mean_length": round(sum(lengths) / len(lengths), 2),
-                "tokens_per_step": round(sum(lengths) / len(lengths) * completions),
+                "seconds": [round(value, 3) for value in seconds],
+                "silent_groups": silent,
+                "median_after_first": typical(seconds, comparable(silent)),
+                "peak_gb": round(peak_gb(), 2),
+                "mean_length": round(mean_length, 2),
+                "tokens_per_step": round(mean_length * size),
+                "versions": versions(("trl", "torch", "transformers")),
             }
         )
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import statistics
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -14,6 +16,11 @@ class Workload:
     accumulation: int
     new: int
     filler: int
+
+    @property
+    def completions(self) -> int:
+        """Of one optimizer step."""
+        return self.prompts * self.accumulation * self.group
 
 
 WORKLOADS = {
@@ -35,5 +42,21 @@ def rows(filler: int, count: int = 200) -> list[dict[str, str]]:
 
 
 def spread(text: str) -> float:
-    """A reward that gives every group a spread, so that both sides train on every group."""
+    """A reward with seven values: a group is silent only if all of its completions happen to get the same one."""
     return zlib.crc32(text.encode("utf-8", "surrogatepass")) % 7 / 6
+
+
+def silent_groups(rewards: Sequence[float], group: int) -> int:
+    """How many groups of `group` neighbours got one and the same reward."""
+    return sum(len(set(rewards[start : start + group])) == 1 for start in range(0, len(rewards), group))
+
+
+def comparable(silent: Sequence[int]) -> list[int]:
+    """Which steps of one process count: none is the first, and if any trained on all of its groups, only such ones."""
+    after = range(1, len(silent))
+    return [step for step in after if not silent[step]] or list(after)
+
+
+def typical(values: Sequence[float], steps: Sequence[int]) -> float:
+    """The median over `steps`."""
+    return round(statistics.median(values[step] for step in steps), 3)
