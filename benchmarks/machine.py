@@ -18,7 +18,7 @@ FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "sve", "bf16")
 LIBRARIES = ("llmclick", "torch", "transformers", "peft", "numpy")
 
 
-def facts() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     """Processor, memory, system and library versions of this machine."""
     return {
         "processor": processor(),
@@ -70,7 +70,7 @@ def commit() -> str | None:
 
 def finish(result: dict[str, Any], out: Path | None) -> None:
     """Adds date, commit and machine, writes the result to `out` if asked to, and prints it as the last line."""
-    result = {**result, "date": datetime.date.today().isoformat(), "commit": commit(), "machine": facts()}
+    result = {**result, "date": datetime.date.today().isoformat(), "commit": commit(), "machine": machine()}
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
