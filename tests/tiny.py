@@ -7,6 +7,7 @@ attention, a vision tower and a multi-token-prediction head beside them.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -211,11 +212,13 @@ def tiny_hybrid(
     scale: float = 0.1,
     real_ids: bool = False,
     tie: bool = True,
+    text: Mapping[str, Any] | None = None,
 ) -> Path:
     """A Qwen3.5 checkpoint as published, but small and random: multimodal class, vision tower, MTP tensors, two shards.
 
     `A_log` and the delta-net norm are fp32, the rest bf16. With `real_ids` the special tokens have their published ids
     (248044 ...) in a vocabulary of 248320; otherwise they follow the ordinary tokens, and a few padded rows follow them.
+    `text` replaces keys of the text config, for other shapes.
     """
     from safetensors.torch import save_file
     from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
@@ -253,6 +256,7 @@ def tiny_hybrid(
                 "mrope_interleaved": True,
             },
             "dtype": "bfloat16",
+            **(text or {}),
         },
         vision_config={
             "depth": 1,
