@@ -10,9 +10,7 @@ Compared are metrics (all keys but the measured ones), completions, weights, hel
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import random
 import signal
 import sys
@@ -24,6 +22,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+sys.path.insert(1, str(ROOT / "benchmarks"))
+
+from machine import finish  # noqa: E402
 
 import tests.conftest  # noqa: E402, F401  # offline, as the tests
 from tests.invariants.conftest import Lab, everything_left, experiment  # noqa: E402
@@ -54,11 +55,7 @@ def main() -> None:
         folder = Path(name)
         os.environ["LLMCLICK_CACHE"] = str(folder / "cache")
         result = measure(folder, options.kills, random.Random(options.seed))
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
+    finish(result, options.out)
 
 
 def measure(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
@@ -97,13 +94,13 @@ def measure(folder: Path, kills: int, draw: random.Random) -> dict[str, Any]:
         print(f"{killed} kills, {equal} of {runs} runs equal", file=sys.stderr)
     processes.close()
     return {
+        "benchmark": "kills",
         "kills": killed,
         "runs": runs,
         "equal": equal,
         "different": different,
         "killed while": dict(phases.most_common()),
         "kinds": list(KINDS),
-        "machine": _machine(),
     }
 
 
@@ -122,23 +119,6 @@ def _phase(output: Path) -> str:
     if any(folder.glob("train/.checkpoint-*")) or (folder / "train" / "checkpoint").exists():
         return "checkpoint"
     return "steps" if (folder / "metrics.jsonl").exists() else "loading, first step"
-
-
-def _machine() -> dict[str, Any]:
-    import torch
-    import transformers
-
-    model = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ""
-    ) if sys.platform == "linux" else platform.processor()  # fmt: skip
-    return {
-        "processor": model,
-        "cores": os.cpu_count(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
 
 
 if __name__ == "__main__":

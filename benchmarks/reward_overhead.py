@@ -10,12 +10,15 @@ against the whole step. The promise is at most 5 % of a step.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from machine import finish
 
 from llmclick.rewards.scoring import Scorer, ToScore
 from llmclick.tracking.metrics import read_metrics
@@ -41,10 +44,7 @@ def main() -> None:
             record["seconds"] for record in read_metrics(options.experiment / "metrics.jsonl") if record["seconds"]["score"]
         ]
         result["share of a step"] = statistics.median(step["score"] / step["total"] for step in seconds[1:] or seconds)
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out is not None:
-        options.out.write_text(text + "\n")
+    finish({"benchmark": "reward_overhead", **result}, options.out)
     sys.exit(result.get("share of a step", 0.0) > 0.05)
 
 

@@ -1,6 +1,6 @@
 """The same completions, rewards and old log-probabilities through TRL's GRPOTrainer and through llmclick: one gradient.
 
-    uv run --no-project --with trl==1.16.0 --with-editable . python benchmarks/trl_gradient.py
+    uv run --no-project --with trl==1.16.0 --with-editable . python benchmarks/trl_gradient.py [--out FILE]
 
 Prints, for each objective, the relative L2 distance of the two gradients before clipping over all parameters (fp32, a tiny
 random Llama, ratios on both sides of the clip, a silent group), and ends in one JSON line. Exits 1 if one exceeds 1e-5.
@@ -8,8 +8,8 @@ random Llama, ratios on both sides of the clip, a silent group), and ends in one
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parent.parent))
 
 from datasets import Dataset
+from machine import finish, versions
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
@@ -139,6 +141,9 @@ def their_gradient(folder: Path, batch: SampledBatch, settings: dict[str, Any], 
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         place = tiny_dense(Path(folder) / "model")
@@ -148,7 +153,7 @@ def main() -> None:
             one, other = our_gradient(policy, batch, method, ours), their_gradient(place, batch, theirs, folder)
             found[name] = float((one - other).norm() / other.norm())
             print(f"{name:16} {found[name]:.1e}  (gradient norm {float(other.norm()):.3g})")
-    print(json.dumps({"relative_l2": found, "bound": BOUND}))
+    finish({"benchmark": "trl_gradient", "relative_l2": found, "bound": BOUND, "trl": versions(("trl",))["trl"]}, options.out)
     sys.exit(any(distance > BOUND for distance in found.values()))
 
 
