@@ -1,6 +1,7 @@
 """The command line: exit codes, one block per error, JSON as the last line, and nothing heavy before it is needed."""
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -334,6 +335,13 @@ def test_an_own_reward_is_tried_from_its_file(folder):
     assert result.stdout == "reward: 0.5\n", result.stderr
 
 
+def test_a_reward_without_its_row_says_what_is_missing(folder):
+    """A reward that reads nothing of a row needs none; for others the sentence names --row."""
+    assert call("reward", "json_valid", "--completion", "{}").stdout == "reward: 1\n"
+    needs = "refused: exact_match needs the row too, such as --row '{\"answer\": \"11\"}'; without: the row has no 'answer'"
+    assert call("reward", "exact_match", "--completion", "11").stdout == f"reward: 0\n{needs}\n"
+
+
 # ---- new
 
 
@@ -363,3 +371,44 @@ def test_new_overwrites_nothing(folder):
     assert call("new", "empty").exit_code == 0
     assert call("new", "2026").exit_code == 0
     assert "name: run-2026" in (folder / "2026" / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("demo", "cd demo"),
+        ("my demo", "cd 'my demo'"),
+        ("it's", """cd 'it'"'"'s'"""),
+        ("-odd", "cd ./-odd"),
+    ],
+)
+def test_new_prints_what_to_type(folder, monkeypatch, name, printed):
+    """A shell that gets the printed lines is in the folder and calls the command as it is called there."""
+    monkeypatch.delenv("UV_RUN_RECURSION_DEPTH", raising=False)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    said = call("new", "--", name).stdout
+    lines = [line.strip() for line in said.splitlines()[2:]]
+    assert lines == [printed, "llmclick check config.yaml", "llmclick run config.yaml"]
+    done = subprocess.run(["sh", "-c", f"{lines[0]} && pwd"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str((folder / name).resolve())
+
+
+def test_new_in_this_folder_needs_no_cd_and_a_name_too_long_is_refused(folder, monkeypatch):
+    """`new .` prints only the commands; 300 letters are no folder name, said without a traceback."""
+    (folder / "empty").mkdir()
+    monkeypatch.chdir(folder / "empty")
+    assert "cd " not in call("new", ".").stdout
+    result = call("new", "x" * 300)
+    assert (result.exit_code, result.exception.__class__) == (2, SystemExit)
+    assert "ame too long" in result.stderr
+
+
+def test_new_under_uv_prints_uv(folder, monkeypatch):
+    """A command that uv started is typed with uv; outside of the project uv has to be told which one."""
+    monkeypatch.setenv("UV_RUN_RECURSION_DEPTH", "1")
+    monkeypatch.setattr(sys, "prefix", str(folder / "project" / ".venv"))
+    (folder / "project").mkdir()
+    (folder / "project" / "pyproject.toml").touch()
+    assert "\n  uv run llmclick run config.yaml\n" in call("new", "project/demo").stdout
+    outside = call("new", "demo").stdout
+    assert f"\n  uv run --project {folder.resolve() / 'project'} llmclick run config.yaml\n" in outside

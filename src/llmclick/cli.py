@@ -355,12 +355,13 @@ def new(
     debug: Debug = False,
 ) -> None:
     """Starts a project: a config, a few rows and a reward of your own in an empty folder."""
-    from llmclick.pipeline.new import new
+    from llmclick.pipeline.new import new, next_commands
 
     folder = new(name)
-    shown = visible(str(folder))
+    shown = "this folder" if folder.resolve() == Path.cwd() else visible(str(folder))
     _print(f"{shown} holds config.yaml, rows.jsonl and rewards.py\n")
-    _print(f"  cd {shown}\n  llmclick check config.yaml\n  llmclick run config.yaml")
+    for command in next_commands(folder):
+        _print(f"  {visible(command)}")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -579,6 +580,31 @@ def test_a_param_that_a_shipped_reward_does_not_have_is_refused_at_its_line(fold
         ("c.yaml:12", "method.reward.0.weight"),
         ("c.yaml:14", "method.reward.1.kyes"),
     ]
+
+
+def test_params_below_a_key_of_their_own_are_refused_with_their_place(folder):
+    """For a shipped reward, a user's without declared params, one in a list and the tracker: they stand beside the name."""
+    (folder / "mine.py").write_text(
+        "from llmclick import REWARDS\n\n@REWARDS.register('nested')\ndef nested(completion, row, params):\n    return 0.0\n"
+    )
+    shipped = BASE.replace("{name: exact_match}", "{name: json_valid, params: {keys: [city]}}")
+    found = one(shipped)
+    assert (found.key, found.where) == ("method.reward.params", "c.yaml:11")
+    assert found.write == '{name: json_valid, keys: ["city"]}'
+    own = "{name: nested, params: {words: 2}, weight: 2}"
+    found = one(BASE.replace("{name: exact_match}", own), "pipeline.imports=[mine.py]")
+    assert found.write == "{name: nested, words: 2}"
+    found = one(BASE.replace("{name: exact_match}", f"[{{name: exact_match}}, {own}]"), "pipeline.imports=[mine.py]")
+    assert found.key == "method.reward.1.params"
+    assert one(BASE + "tracker: {name: tensorboard, params: {a: 1}}\n").key == "tracker.params"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_as_config_is_refused_and_not_waited_for(folder):
+    """Nobody writes into it: reading would hang."""
+    os.mkfifo("pipe.yaml")
+    with pytest.raises(InputError, match="not a regular file"):
+        load_config("pipe.yaml")
 
 
 def test_rewards_of_the_users_files_are_known_and_broken_files_reported(folder):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -71,6 +73,9 @@ def _read(name: str) -> tuple[Node | None, list[Problem]]:
     shown = _absolute(Path(name))
     write = "name an existing config file, such as configs/llm/quickstart.yaml"
     try:
+        mode = Path(name).stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe would wait for whoever writes into it
+            return None, [Problem(name, "", f"{shown} is not a regular file (a pipe or a device)", write)]
         data = Path(name).read_bytes()
     except FileNotFoundError:
         return None, [Problem(name, "", f"there is no file {shown}", write)]
@@ -207,7 +212,9 @@ class _Loader:
             dotted = f"{key}.{name}"
             if name not in fields:
                 if rest:
-                    if not child.reset:
+                    if name == "params" and isinstance(child.value, dict):
+                        self.nested_params(dotted, node, child)
+                    elif not child.reset:
                         params[name] = child.plain()
                 else:
                     self.unknown(key, name, child, cls, fields)
@@ -228,6 +235,13 @@ class _Loader:
         if rest:
             values["params"] = params
         return self.build(key, cls, values, node)
+
+    def nested_params(self, key: str, node: Node, child: Node) -> None:
+        """`params: {...}` below a mapping whose own keys are the params."""
+        named = node.value["name"].plain() if "name" in node.value else "..."
+        beside = ", ".join(f"{name}: {_short(inner.plain())}" for name, inner in child.value.items())
+        write = f"{{name: {named}, {beside}}}" if beside else "leave params out"
+        self.add(key, "params are written beside name, not below a key of their own", write, given=child)
 
     def unknown(self, key: str, name: str, child: Node, cls: type[Section], fields: dict[str, Any]) -> None:
         """A key that the class does not have."""
@@ -409,6 +423,12 @@ class _Loader:
             found = check_specs([spec], partial(self.near_reward, key))
             self.problems += [replace(problem, key=_at(key, problem.key)) for problem in found]
         return notices
+
+
+def _short(value: Any) -> str:
+    """A value on one line, as YAML reads it; a long one is left to the reader."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 40 else "..."
 
 
 def _at(key: str, asked: str) -> str:

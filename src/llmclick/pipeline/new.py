@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
 from llmclick.errors import InputError, Problem
@@ -87,9 +91,9 @@ def new(name: str | Path) -> Path:
     from llmclick.config.reading import scalar
 
     folder = Path(name)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(_problem(f"{folder.absolute()} is a file", name))
     try:
+        if folder.exists() and not folder.is_dir():
+            raise InputError(_problem(f"{folder.absolute()} is a file", name))
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(_problem(f"{folder.absolute()} is not empty, and nothing in it is overwritten", name))
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,6 +107,30 @@ def new(name: str | Path) -> Path:
     except (OSError, ValueError) as error:
         raise InputError(_problem(f"{folder} cannot be written: {getattr(error, 'strerror', None) or error}", name)) from error
     return folder
+
+
+def next_commands(folder: Path) -> list[str]:
+    """What to type next, as this process was started: by `uv run`, as a command on the path, or by its file's name."""
+    return [
+        *([f"cd {_quoted(folder)}"] if folder.resolve() != Path.cwd() else []),
+        *(f"{_own_name(folder)} {command} config.yaml" for command in ("check", "run")),
+    ]
+
+
+def _quoted(path: Path) -> str:
+    text = shlex.quote(str(path))
+    return f"./{text}" if text.startswith("-") else text
+
+
+def _own_name(folder: Path) -> str:
+    if "UV_RUN_RECURSION_DEPTH" in os.environ:  # uv run sets it for what it starts
+        project = Path(sys.prefix).parent
+        inside = not (project / "pyproject.toml").exists() or folder.resolve().is_relative_to(project)
+        return "uv run llmclick" if inside else f"uv run --project {_quoted(project)} llmclick"
+    if shutil.which("llmclick") is None:
+        started = Path(sys.argv[0]).absolute()
+        return f"{_quoted(Path(sys.executable))} -m llmclick.cli" if started.suffix == ".py" else _quoted(started)
+    return "llmclick"
 
 
 def _problem(why: str, name: str | Path) -> Problem:

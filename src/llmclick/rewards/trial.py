@@ -44,7 +44,12 @@ def try_one(name: str, params: str | None, imports: Sequence[Path], completion: 
     unknown reward, params or JSON that cannot be used, and a reward that fails."""
     spec = _spec(name, params, imports)
     data = {} if row is None else _object(row, "--row", "row", 'write an object such as {"answer": "11"}')
-    return next(iter(_answer(spec, imports, [_Trial(completion, data, "--row")])))
+    answered = next(iter(_answer(spec, imports, [_Trial(completion, data, "--row")])))
+    if row is None and "refused" in answered:
+        answered["refused"] = (
+            f"""{name} needs the row too, such as --row '{{"answer": "11"}}'; without: {answered["refused"]}"""
+        )
+    return answered
 
 
 def try_file(name: str, params: str | None, imports: Sequence[Path], file: Path) -> Iterator[dict[str, Any]]:
