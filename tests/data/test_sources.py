@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from llmclick.config.sources import HuggingFace, LocalJsonl, ReasoningGym
+from llmclick.data.rows import identify
 from llmclick.data.sources import json_value, read_source, read_sources
 
 COMMIT = "740312add88f781978c0658806c59bc2815b9866"
@@ -184,14 +185,15 @@ def test_values_become_json_values() -> None:
 
 
 def test_reasoning_gym_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """question becomes prompt, metadata becomes JSON values, `limit` is respected, an unknown task names the nearest."""
+    """question becomes prompt, metadata becomes JSON values without the task's number, `limit` is respected, an unknown task
+    names the nearest."""
 
     class Tasks:
         def __init__(self, **options: object) -> None:
             self.options = options
 
         def __getitem__(self, n: int) -> dict:
-            return {"question": f"{n}+1?", "answer": n + 1, "metadata": {"pair": (n, 1), **self.options}}
+            return {"question": f"{n}+1?", "answer": n + 1, "metadata": {"pair": (n, 1), "source_index": n, **self.options}}
 
     gym = types.ModuleType("reasoning_gym")
     gym.create_dataset = lambda task, **options: Tasks(**options)  # type: ignore[attr-defined]
@@ -208,6 +210,16 @@ def test_reasoning_gym_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read.pairs[1] == (expected, "reasoning_gym/chain_sum:2")
     problem = read_source(ReasoningGym(name="reasoning_gym", task="chain_sun"), "c:1").problems[0]
     assert problem.write == "task: chain_sum"
+
+
+def test_equal_tasks_are_equal_rows() -> None:
+    """Of 400 sums of two digits many repeat; each of them is the same row again, not a prompt with two answers."""
+    pytest.importorskip("reasoning_gym")
+    small = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
+    spec = ReasoningGym(name="reasoning_gym", task="chain_sum", size=400, seed=1, config=small)
+    pairs = read_source(spec, "c:1").pairs
+    rows = identify(pairs)
+    assert len({row.id.partition("-")[0] for row in rows}) == len({data["prompt"] for data, _ in pairs}) < 250
 
 
 def test_reasoning_gym_absent_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -237,10 +237,13 @@ def reasoning_gym(spec: Any, where: str) -> Read:
         pairs: Pairs = []
         for number in wanted:
             item = tasks[number]
+            metadata = json_value(item.get("metadata") or {}, "metadata")
+            # A task's number says nothing about it; with it two equal sums would be two different rows.
+            metadata.pop("source_index", None)
             data = {
                 "prompt": item["question"],
                 "answer": json_value(item["answer"], "answer"),
-                "metadata": json_value(item.get("metadata") or {}, "metadata"),
+                "metadata": metadata,
                 "task": spec.task,
             }
             pairs.append((data, f"reasoning_gym/{spec.task}:{number + 1}"))
