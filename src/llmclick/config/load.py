@@ -213,7 +213,7 @@ class _Loader:
             if name not in fields:
                 if rest:
                     if name == "params" and isinstance(child.value, dict):
-                        self.nested_params(dotted, node, child)
+                        self.nested_params(dotted, node.value, child.value)
                     elif not child.reset:
                         params[name] = child.plain()
                 else:
@@ -236,12 +236,12 @@ class _Loader:
             values["params"] = params
         return self.build(key, cls, values, node)
 
-    def nested_params(self, key: str, node: Node, child: Node) -> None:
-        """`params: {...}` below a mapping whose own keys are the params."""
-        named = node.value["name"].plain() if "name" in node.value else "..."
-        beside = ", ".join(f"{name}: {_short(inner.plain())}" for name, inner in child.value.items())
+    def nested_params(self, key: str, outer: dict[str, Node], inner: dict[str, Node]) -> None:
+        """`params: {...}` in a mapping whose own keys are the params."""
+        named = outer["name"].plain() if "name" in outer else "..."
+        beside = ", ".join(f"{name}: {_short(node.plain())}" for name, node in inner.items())
         write = f"{{name: {named}, {beside}}}" if beside else "leave params out"
-        self.add(key, "params are written beside name, not below a key of their own", write, given=child)
+        self.add(key, "params are written beside name, not below a key of their own", write, given=outer["params"])
 
     def unknown(self, key: str, name: str, child: Node, cls: type[Section], fields: dict[str, Any]) -> None:
         """A key that the class does not have."""
