@@ -22,12 +22,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from machine import finish
-from models import QWEN35_PARAMETERS
 from sides import ROOT, ours, ready, theirs
 from workloads import comparable, typical
 
 CONFIG = ROOT / "configs" / "llm" / "grpo.yaml"
 REWARD = ROOT / "tests" / "spread_reward.py"
+PARAMETERS = 752_393_024
+"""Of the 0.8B's text model."""
 PHASES = ("sample", "score", "train", "sync", "total")
 
 
@@ -48,7 +49,7 @@ def main() -> None:
         if not (model / "config.json").exists():
             print(f"making a random checkpoint of the 0.8B's shape in {model}", flush=True)
             made = ours("models.py", "qwen3.5-0.8b", model)["parameters"]
-            assert made == QWEN35_PARAMETERS, f"{made:,} text parameters instead of {QWEN35_PARAMETERS:,}"
+            assert made == PARAMETERS, f"{made:,} text parameters instead of {PARAMETERS:,}"
         result: dict[str, Any] = {"benchmark": "full_size"}
         print(f"{'seconds a step':22}{''.join(f'{phase:>9}' for phase in PHASES)}   peak GB", flush=True)
         variants = ([] if options.no_full else ["full"]) + (["adapter"] if options.adapter else [])

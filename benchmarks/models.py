@@ -40,7 +40,6 @@ QWEN35 = {
     },
 }
 """The text model of Qwen3.5-0.8B beside its 24 layers of width 1024 and its vocabulary of 248320, tied."""
-QWEN35_PARAMETERS = 752_393_024
 STOP_KEYS = ("eos_token_id", "eos_token")
 
 
