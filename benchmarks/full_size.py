@@ -7,7 +7,8 @@ The page's settings are unchanged but for `model.name` and the reward: random we
 with seven values, through `pipeline.imports`. Every group has to have trained in every step. The checkpoint (1.7 GB) is made
 in a temporary folder, or in --model, where it is found again the next time. --adapter runs the config once more with
 `training.adapter`; --validate goes on to the gate. TRL trains the same checkpoint with the same settings for a few steps; the
-first step does not count on either side. Prints a table and ends in one JSON line.
+first step does not count on either side. Peak memory is given for the steps, which is what TRL's says too, and for the whole
+process, in which the checkpoint is also written. Prints a table and ends in one JSON line.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ def main() -> None:
             made = ours("models.py", "qwen3.5-0.8b", model)["parameters"]
             assert made == PARAMETERS, f"{made:,} text parameters instead of {PARAMETERS:,}"
         result: dict[str, Any] = {"benchmark": "full_size"}
-        print(f"{'seconds a step':22}{''.join(f'{phase:>9}' for phase in PHASES)}   peak GB", flush=True)
+        print(f"{'seconds a step':22}{''.join(f'{phase:>9}' for phase in PHASES)}   peak GB   with checkpoint", flush=True)
         variants = ([] if options.no_full else ["full"]) + (["adapter"] if options.adapter else [])
         for variant in variants:
             result[variant] = run = summary(llmclick(model, folder / variant, variant, options.validate))
-            line(f"llmclick, {variant}", run["phases"], run["peak_gb"])
+            line(f"llmclick, {variant}", run["phases"], run["peak_gb"], run["peak_gb_whole"])
         if not options.no_trl:
             ready(options.trl_python)
             task = json.dumps(settings(model) | {"steps": options.trl_steps})
@@ -102,7 +103,7 @@ def summary(run: dict[str, Any]) -> dict[str, Any]:
         assert step["grad_norm"] > 0, step
     counted = comparable([0] * len(run["steps"]))
     phases = {phase: typical([step["seconds"][phase] for step in run["steps"]], counted) for phase in PHASES}
-    return {"phases": phases, "peak_gb": run["peak_gb"], **run}
+    return {**run, "phases": phases, "peak_gb": round(run["steps"][-1]["peak_memory"], 2), "peak_gb_whole": run["peak_gb"]}
 
 
 def settings(model: Path) -> dict[str, Any]:
@@ -124,9 +125,9 @@ def settings(model: Path) -> dict[str, Any]:
     }
 
 
-def line(name: str, phases: dict[str, float], peak: float) -> None:
+def line(name: str, phases: dict[str, float], peak: float, whole: float | None = None) -> None:
     columns = "".join(f"{phases.get(phase, '-'):>9}" for phase in PHASES)
-    print(f"{name:22}{columns}{peak:10.2f}", flush=True)
+    print(f"{name:22}{columns}{peak:10.2f}{'' if whole is None else f'{whole:18.2f}'}", flush=True)
 
 
 if __name__ == "__main__":

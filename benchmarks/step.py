@@ -67,6 +67,7 @@ def compared(found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         "seconds": seconds,
         "speed_ratio": round(seconds["trl"] / seconds["ours"], 2),
         "peak_gb": memory,
+        "peak_gb_with_checkpoint": max(result["peak_gb_with_checkpoint"] for result in found["ours"]),
         "memory_share": round(memory["ours"] / memory["trl"], 2),
         "tokens_per_step": {side: averaged(results, "tokens_per_step", 0) for side, results in found.items()},
         "mean_length": {side: averaged(results, "mean_length", 2) for side, results in found.items()},
