@@ -97,6 +97,17 @@ def test_nothing_is_redone_and_a_new_bound_judges_again(quickstart: tuple[list[s
     assert (Path(before["experiment"]) / "validate" / "checkpoint").is_symlink()
 
 
+def test_generated_sums_are_learned(tmp_path: Path) -> None:
+    """configs/llm/reasoning_gym.yaml: the held-out reward rises by at least 0.2, with an interval above 0."""
+    pytest.importorskip("reasoning_gym")
+    code, result, _ = llmclick("run", "configs/llm/reasoning_gym.yaml", "--set", f"pipeline.output_dir={tmp_path}")
+    assert code == 0, result
+    reward = result["metrics"]["reward"]
+    assert reward["difference"] >= 0.2
+    assert reward["low"] > 0
+    assert reward["n"] >= 40
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_its_page_opens_in_a_browser(quickstart: tuple[list[str], dict[str, Any]], width: int, scheme: str) -> None:
     """No message, no request; every chart has a point per step; filter, sort and search narrow the real completions."""

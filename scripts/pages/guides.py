@@ -66,8 +66,9 @@ def quickstart() -> str:
     )
 
 
-@page("grpo", "README.md", "configs/llm/grpo.yaml", "configs/llm/grpo_gsm8k.yaml", "src/llmclick/pipeline/recipes.py",
-      "src/llmclick/config/methods.py", "src/llmclick/config/schema.py", "src/llmclick/config/sources.py")  # fmt: skip
+@page("grpo", "README.md", "configs/llm/grpo.yaml", "configs/llm/grpo_gsm8k.yaml", "configs/llm/reasoning_gym.yaml",
+      "src/llmclick/pipeline/recipes.py", "src/llmclick/config/methods.py", "src/llmclick/config/schema.py",
+      "src/llmclick/config/sources.py")  # fmt: skip
 def grpo() -> str:
     """The page of llm_grpo."""
     return join(
@@ -81,6 +82,9 @@ def grpo() -> str:
         readme("Several steps on what was sampled"),
         "## Word problems from the Hub",
         yaml_file("configs/llm/grpo_gsm8k.yaml"),
+        "## Generated tasks on a CPU",
+        "```sh\nuv run --extra reasoning-gym llmclick run configs/llm/reasoning_gym.yaml\n```",
+        yaml_file("configs/llm/reasoning_gym.yaml"),
     )
 
 

@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-SAMPLES = Path(__file__).parents[2] / "samples"
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "samples"
 
 
 def rows(name: str) -> list[dict]:
@@ -42,3 +45,23 @@ def test_the_script_writes_these_files(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(script)], check=True, timeout=60)
     for name in ("llm_grpo.jsonl", "quickstart.jsonl"):
         assert (tmp_path / name).read_bytes() == (SAMPLES / name).read_bytes()
+
+
+def test_the_shipped_sums_are_small_and_their_own_answers_score_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """configs/llm/reasoning_gym.yaml: sums of two digits, a gate that asks for 0.2, every right answer fits the budget."""
+    pytest.importorskip("reasoning_gym")
+    from llmclick.config.load import load_config
+    from llmclick.data.sources import read_rows
+    from llmclick.rewards import REWARDS
+
+    monkeypatch.chdir(ROOT)
+    config = load_config("configs/llm/reasoning_gym.yaml")
+    assert config.notices == ()
+    assert config.validation.gain == {"reward": 0.2}
+    rows = read_rows(config).rows
+    assert len(rows) == 400
+    score = REWARDS.get("reasoning_gym").value
+    assert {score(row.data["answer"], row.data, {}) for row in rows} == {1.0}
+    assert (
+        max(len(row.data["answer"]) for row in rows) < config.method.max_new_tokens
+    )  # a token a character, and the stop token
