@@ -7,11 +7,12 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmclick.pipeline.forecast import Share, advice, completions_needed, forecast
 from llmclick.pipeline.gate import PASS
-from llmclick.pipeline.preflight import Preflight, preflight
+from llmclick.pipeline.preflight import Preflight, preflight, tensor_shapes
 from llmclick.tracking.console import duration, gigabytes
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def memory_estimate(config: Config, checked: Preflight) -> float:
 
 
 def sample_forecast(config: Config, checked: Preflight, count: int, console: Console) -> dict[str, Any]:
-    """Takes one step's work on the untrained model to measure it, then samples `count` prompts for the forecast."""
+    """Takes two steps' work on the untrained model to measure it, then samples `count` prompts for the forecast."""
     from llmclick.modeling.llm.process import prepare_process
     from llmclick.modeling.llm.training.loop import peak_memory
     from llmclick.pipeline.train import build_engine, make_scorer, score_groups
@@ -130,8 +131,8 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
         scorer = stack.enter_context(make_scorer(config, None, console.notice))
         with console.progress("loading the model", None):
             engine = build_engine(config, checked.source, checked.plan.compute, checked.dataset)
-        timed = time_step(config, engine, console)
-        memory = peak_memory()
+        timed = time_steps(config, engine, console)
+        memory = peak_memory() + files_in_memory(checked, engine.policy.model.device.type)
         size = completions_needed(config.method.group_size)
         with console.progress("sampling for the forecast", len(prompts) * size, "completions") as bar:
             groups = []
@@ -140,7 +141,9 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
                 part = prompts[start : start + step]
                 groups += engine.sampler.sample(engine.requests(part), size, "check")
                 bar.advance(len(part) * size)
+        began = time.perf_counter()
         scores = score_groups(scorer, prompts, groups, engine.text_of)
+        score_seconds = (time.perf_counter() - began) / len(scores)
     rewards = [[score.total for score in scores[k * size : (k + 1) * size]] for k in range(len(prompts))]
     totals = [reward for of_prompt in rewards for reward in of_prompt]
     completions = [completion for group in groups for completion in group]
@@ -151,9 +154,7 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
     shares = [forecast(rewards, other, config.pipeline.seed) for other in sizes]
     can_learn, words = advice(shares, asked, pass_rate, truncated)
     share = next(found.share for found in shares if found.group_size == asked)
-    seconds = timed["sample"] + timed["sync"] + timed["train"] * (share if config.method.beta == 0 else 1.0)
-    iterations = config.method.iterations
-    per_step = timed["sample"] / iterations + (seconds - timed["sample"])
+    per_batch = config.training.batch_size * config.training.accumulation * asked
     return {
         "prompts": len(prompts),
         "completions": len(completions),
@@ -164,14 +165,35 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
         "shares": [vars(found) for found in shares],
         "can_learn": can_learn,
         "words": words,
-        "seconds_per_step": per_step,
+        "seconds_per_step": seconds_per_step(config, timed, score_seconds * per_batch, share),
         "memory_gb": memory,
         "examples": _examples(prompts, groups, scores, engine, size),
     }
 
 
-def time_step(config: Config, engine: Engine, console: Console) -> dict[str, float]:
-    """Seconds of sampling, gradient and update of one full batch, every group trained; the weights stay as they are."""
+@dataclass(frozen=True)
+class StepSeconds:
+    """What one full batch takes: drawing it, its gradient with every group trained, the update, renewing the sampler."""
+
+    sample: float
+    gradient: float
+    update: float
+    sync: float
+
+
+def time_steps(config: Config, engine: Engine, console: Console) -> StepSeconds:
+    """Takes two steps that leave the weights as they are, and gives the second's seconds.
+
+    The first one also pays for what later steps find in place: the optimizer's moments, kernels chosen, memory asked for. With
+    gradient and moments there the second one reaches the memory that a run reaches.
+    """
+    with console.progress("timing two steps", 2, "steps") as bar:
+        _time_step(config, engine, "check/step/0")
+        bar.advance()
+        return _time_step(config, engine, "check/step/1")
+
+
+def _time_step(config: Config, engine: Engine, stream: str) -> StepSeconds:
     import numpy as np
 
     from llmclick.modeling.llm.training.batch import SampledBatch
@@ -179,35 +201,45 @@ def time_step(config: Config, engine: Engine, console: Console) -> dict[str, flo
     from llmclick.modeling.llm.training.step import accumulate_gradient
 
     prompts = engine.rows_of(0)
-    with console.progress("timing one step", 3, "parts") as bar:
-        began = time.perf_counter()
-        groups = engine.sampler.sample(engine.requests(prompts), config.method.group_size, "check/step")
-        sampled = time.perf_counter()
-        bar.advance()
-        completions = [completion for group in groups for completion in group]
-        rows = len(completions)
-        batch = SampledBatch(
-            prompts=[prompt.ids for prompt in prompts],
-            completions=completions,
-            group_size=config.method.group_size,
-            advantages_B=np.where(np.arange(rows) % 2 == 0, 1.0, -1.0),
-            silent_B=np.zeros(rows, dtype=bool),
-            masked_B=np.zeros(rows, dtype=bool),
-        )
-        engine.policy.zero_gradients()
-        accumulate_gradient(
-            engine.policy, batch, engine.objective, batch.denominators(config.method.max_new_tokens), first=True
-        )
-        gradient_norm(engine.policy.trainable.values())
-        bar.advance()
-        for group in engine.optimizer.param_groups:
-            group["lr"], group["weight_decay"] = 0.0, 0.0
-        engine.optimizer.step()
-        trained = time.perf_counter()
-        engine.policy.refresh()
-        ended = time.perf_counter()
-        bar.advance()
-    return {"sample": sampled - began, "train": trained - sampled, "sync": ended - trained}
+    began = time.perf_counter()
+    groups = engine.sampler.sample(engine.requests(prompts), config.method.group_size, stream)
+    sampled = time.perf_counter()
+    completions = [completion for group in groups for completion in group]
+    rows = len(completions)
+    batch = SampledBatch(
+        prompts=[prompt.ids for prompt in prompts],
+        completions=completions,
+        group_size=config.method.group_size,
+        advantages_B=np.where(np.arange(rows) % 2 == 0, 1.0, -1.0),
+        silent_B=np.zeros(rows, dtype=bool),
+        masked_B=np.zeros(rows, dtype=bool),
+    )
+    engine.policy.zero_gradients()
+    zeroed = time.perf_counter()
+    denominators = batch.denominators(config.method.max_new_tokens)
+    accumulate_gradient(engine.policy, batch, engine.objective, denominators, first=True)
+    accumulated = time.perf_counter()
+    gradient_norm(engine.policy.trainable.values())
+    for group in engine.optimizer.param_groups:
+        group["lr"], group["weight_decay"] = 0.0, 0.0
+    engine.optimizer.step()
+    updated = time.perf_counter()
+    engine.policy.refresh()
+    ended = time.perf_counter()
+    update = (zeroed - sampled) + (updated - accumulated)
+    return StepSeconds(sampled - began, accumulated - zeroed, update, ended - updated)
+
+
+def seconds_per_step(config: Config, timed: StepSeconds, score: float, share: float) -> float:
+    """Groups without a signal cost no gradient, unless a KL term acts on them; a batch is drawn and scored once for all its
+    iterations. `score` is for the rewards of a batch."""
+    trained = share if config.method.beta == 0 else 1.0
+    return (timed.sample + score) / config.method.iterations + trained * timed.gradient + timed.update + timed.sync
+
+
+def files_in_memory(checked: Preflight, device: str) -> float:
+    """GB: at its end a run maps the untrained weights' files and the new ones, to say how many values differ."""
+    return 2 * tensor_shapes(Path(checked.source.folder))[1] / 1e9 if device == "cpu" else 0.0
 
 
 def show_forecast(found: dict[str, Any], asked: int, steps: int, console: Console) -> None:
