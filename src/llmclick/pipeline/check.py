@@ -252,7 +252,7 @@ def show_forecast(found: dict[str, Any], asked: int, steps: int, console: Consol
             ("reward", f"{found['reward']:.3f} in the mean; {found['pass_rate']:.0%} pass (a reward of at least 1)"),
             ("length", f"{found['length']:.0f} tokens in the mean; {found['truncated']:.0%} are cut off by max_new_tokens"),
             ("time", f"about {duration(per_step)} a step, {duration(steps * per_step)} for {steps} steps"),
-            ("memory", f"{gigabytes(found['memory_gb'])} at most, measured"),
+            ("memory", f"about {gigabytes(found['memory_gb'])} at most"),
         ]
     )
     for example in found["examples"]:
