@@ -263,7 +263,10 @@ def evaluate_policy(job: Job, engine: Engine, prompts: Sequence[Prompt], scorer:
 
 
 def write_checkpoint(job: Job, training: Training) -> None:
-    """Writes the weights as a checkpoint folder of the source's own shape; an adapter is merged, and kept beside it."""
+    """Writes the weights as a checkpoint folder of the source's own shape; an adapter is merged, and kept beside it.
+
+    Training is over after this: its memory is released first, and an adapter's model holds the merged weights.
+    """
     from llmclick.modeling.llm.models.adapters import merged_state_dict, save_adapter
     from llmclick.modeling.llm.models.overlay import changed_values, save_overlay
     from llmclick.modeling.llm.training.journal import survive_full_disk
@@ -271,7 +274,8 @@ def write_checkpoint(job: Job, training: Training) -> None:
     policy = training.policy
     checkpoint = job.experiment / "train" / "checkpoint"
     with survive_full_disk(training.step):
-        tensors = merged_state_dict(policy.model) if policy.adapter else policy.model.state_dict()
+        training.release()
+        tensors = merged_state_dict(policy.model, in_place=True) if policy.adapter else policy.model.state_dict()
         save_overlay(job.source, tensors, checkpoint, policy.model)
         if policy.adapter:
             save_adapter(policy.model, job.experiment / "train" / "adapter")
@@ -292,6 +296,8 @@ def announce(job: Job, training: Training, resumed: bool) -> None:
     total = sum(parameter.numel() for parameter in policy.model.module.parameters())
     what = f"{trained:,} of {total:,} parameters train" if trained < total else f"all {total:,} parameters train"
     say(f"  {what}, on {job.compute.device} in {job.compute.precision}")
+    if policy.general is not None:
+        say(f"  computed by transformers' own code: {policy.general}")
     most = config.training.max_steps
     if most is not None and training.steps < most:
         job.console.notice(

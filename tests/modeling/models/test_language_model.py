@@ -108,7 +108,7 @@ def continued(model: Any, prompts: list[list[int]], completions: list[list[int]]
     cache = model.new_cache(training=training)
     model.hidden(ids, positions, mask, cache)
     rows = torch.arange(len(prompts)).repeat_interleave(group)
-    cache = model.expand(cache, rows)
+    cache = model.select(cache, rows)
     new_ids, new_mask = right_padded(completions, model.pad_id)
     new_positions = mask[rows].sum(1, keepdim=True) + torch.arange(new_ids.shape[1])
     hidden = model.hidden(new_ids, new_positions, torch.cat([mask[rows], new_mask], 1), cache)

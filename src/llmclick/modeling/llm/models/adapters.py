@@ -101,13 +101,17 @@ def load_adapter_tensors(model: LanguageModel, tensors: Mapping[str, Tensor]) ->
 
 
 @torch.no_grad()
-def merged_state_dict(model: LanguageModel) -> dict[str, Tensor]:
-    """The text model's tensors with the adapter added into them: W + alpha / r * B A. The live weights stay as they are."""
+def merged_state_dict(model: LanguageModel, *, in_place: bool = False) -> dict[str, Tensor]:
+    """The text model's tensors with the adapter added into them: W + alpha / r * B A.
+
+    The live weights stay as they are, or with `in_place` become the merged ones: half the memory, and the model is used up.
+    """
     merged = model.state_dict()
     for name, layer in model.module.named_modules():
         if _NAME in getattr(layer, "lora_A", {}):
             weight = layer.base_layer.weight
-            merged[f"{name}.weight"] = weight + layer.get_delta_weight(_NAME).to(weight)
+            delta = layer.get_delta_weight(_NAME).to(weight)
+            merged[f"{name}.weight"] = weight.add_(delta) if in_place else weight + delta
     return merged
 
 

@@ -22,6 +22,8 @@ from llmclick.modeling.llm.models.source import Source, resolve_source
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from llmclick.modeling.llm.models.head import EmbeddingGradient, Head
+
 __all__ = ["LanguageModel", "Source", "load_language_model", "load_tokenizer", "resolve_source"]
 
 _MEDIA_KEYS = re.compile(
@@ -44,6 +46,8 @@ class LanguageModel:
         self.source = source
         self.device = device
         self.adapter: Any = None  # adapters.Adapter, once one is attached
+        self.head: Head | None = None  # what computes logits under autocast, once a policy trains the model
+        self.embedding: EmbeddingGradient | None = None  # what gathers the embedding's gradient, likewise
         self.compute_dtype = next(self.module.parameters()).dtype  # of matrix products; a trainer under autocast lowers it
         silence_dropout(self.module)
         head = self.module.get_output_embeddings()
@@ -72,8 +76,13 @@ class LanguageModel:
         `mask_BS` is 1 for real tokens over the cached and the new positions: prompts are padded on the left, completions on the
         right. The head is never computed here.
         """
-        output = self.module.get_decoder()(
-            input_ids=ids_BT,
+        decoder = self.module.get_decoder()
+        if self.embedding is not None and torch.is_grad_enabled():
+            inputs = {"inputs_embeds": self.embedding.embed(ids_BT)}
+        else:
+            inputs = {"input_ids": ids_BT}
+        output = decoder(
+            **inputs,
             attention_mask=mask_BS,
             position_ids=positions_BT,
             cache=cache,
@@ -84,6 +93,8 @@ class LanguageModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., D], in the head's precision."""
+        if self.head is not None and torch.is_autocast_enabled(self.device.type):
+            return self.head.logits(hidden)
         return self.finish_logits(few_rows_linear(hidden, self.head_weight, self.head_bias))
 
     def finish_logits(self, logits: Tensor) -> Tensor:
@@ -141,9 +152,15 @@ class LanguageModel:
         cache.reorder_cache(rows)
         return cache
 
-    def expand(self, cache: Any, rows: Tensor) -> Any:
-        """Fan-out: the cache with each row repeated as `rows` says, e.g. [0, 0, 1, 1]."""
-        return self.select(cache, rows)
+    def widen(self, cache: Any, rows: Tensor, room: int) -> Any:
+        """Fan-out for decoding: the cache with each row repeated as `rows` says, e.g. [0, 0, 1, 1], and room for more tokens.
+
+        A family whose layers are not all plain full attention keeps the cache that its own code makes.
+        """
+        from llmclick.modeling.llm.sampling.cache import preallocate
+
+        wide = preallocate(cache, rows, room)
+        return self.select(cache, rows) if wide is None else wide
 
     # ---- weights
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from llmclick.modeling.llm.models.source import Source, weight_files
 from llmclick.tracking.files import whole_folder
+from llmclick.tracking.tensors import DTYPES, Entry, write_tensors
 
 _NOT_COPIED = (
     ".safetensors",
@@ -91,17 +93,20 @@ def _shapes(source: Source) -> dict[str, list[int]]:
 
 def _write_shard(file: Path, replaced: Mapping[str, Tensor], target: Path) -> None:
     from safetensors import safe_open
-    from safetensors.torch import save_file
 
-    shard: dict[str, Tensor] = {}
     with safe_open(file, framework="pt") as reader:
-        for name in sorted(reader.keys()):
-            tensor = reader.get_tensor(name)
-            if name in replaced:
-                # A copy of its own: safetensors refuses tensors that share memory, as tied ones do.
-                tensor = torch.empty_like(tensor, memory_format=torch.contiguous_format).copy_(replaced[name].detach())
-            shard[name] = tensor
-    save_file(shard, target, metadata={"format": "pt"})
+        entries = []
+        for name in reader.keys():  # noqa: SIM118 - not a mapping
+            there = reader.get_slice(name)
+            dtype, shape = DTYPES[there.get_dtype()], tuple(there.get_shape())
+            # Made when it is written, so that no shard is in memory as a whole; the source's own value is not even read.
+            make = partial(_cast, replaced[name], dtype) if name in replaced else partial(reader.get_tensor, name)
+            entries.append(Entry(name, dtype, shape, make))
+        write_tensors(target, entries, metadata={"format": "pt"})
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.detach().to(dtype)
 
 
 def _copy_files(source: Path, target: Path) -> None:
@@ -121,9 +126,14 @@ def changed_values(source: Source, folder: Path) -> tuple[int, int]:
 
     changed = total = 0
     for before in weight_files(source.folder):
-        with safe_open(before, framework="pt") as old, safe_open(folder / before.name, framework="pt") as new:
-            for name in old.keys():  # noqa: SIM118 - not a mapping
+        with safe_open(before, framework="pt") as reader:
+            names = list(reader.keys())
+        for name in names:
+            # Opened for each tensor: pages that were read stay in memory until the file is closed.
+            with safe_open(before, framework="pt") as old, safe_open(folder / before.name, framework="pt") as new:
                 one, other = old.get_tensor(name), new.get_tensor(name)
-                changed += int((one != other).sum())
+                # Part by part: the count converts what it counts.
+                for part, now in zip(torch.split(one.reshape(-1), 2**24), torch.split(other.reshape(-1), 2**24), strict=True):
+                    changed += int((part != now).sum())
                 total += one.numel()
     return changed, total

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from llmclick.errors import TrainingStopped
 from llmclick.modeling.llm.sampling.base import Completion, Request, SamplingInterrupted
-from llmclick.modeling.llm.sampling.cache import preallocate
 from llmclick.modeling.llm.sampling.draw import Draw, draw, greedy
 from llmclick.modeling.llm.sampling.random import completion_key, uniforms
 
@@ -86,7 +85,7 @@ class LocalSampler:
         fan_out_B = torch.tensor([place[index] for index, _ in rows], device=device)
         ids_PS, mask_PS = pad_left([requests[index].ids for index in prompts], self.model.pad_id, device)
         logits_PV, cache = self._prefill(ids_PS, mask_PS)
-        cache = self._expand(cache, fan_out_B)
+        cache = self.model.widen(cache, fan_out_B, self.max_new_tokens)
         logits_BV = logits_PV.index_select(0, fan_out_B)
         mask_BS = mask_PS.index_select(0, fan_out_B)
         positions_B = mask_BS.sum(dim=1)
@@ -124,13 +123,6 @@ class LocalSampler:
         cache = self.model.new_cache(training=False)
         hidden_PSD = self.model.hidden(ids_PS, positions_of(mask_PS), mask_PS, cache)
         return self.model.logits(hidden_PSD[:, -1]), cache
-
-    def _expand(self, cache: Any, fan_out_B: Tensor) -> Any:
-        wide = preallocate(cache, fan_out_B, self.max_new_tokens)
-        if wide is not None:
-            return wide
-        self.model.select(cache, fan_out_B)
-        return cache
 
     def _draw(self, logits_BV: Tensor, keys_B: np.ndarray[Any, np.dtype[np.uint64]], position: int) -> Draw:
         logits_BV = logits_BV.float().to(self._draws_on)

@@ -77,6 +77,40 @@ def plan(batch: SampledBatch, rows: Sequence[int], batch_size: int, micro_tokens
     return chunks
 
 
+def plan_packed(
+    batch: SampledBatch, rows: Sequence[int], batch_size: int, micro_tokens: int
+) -> list[list[tuple[int, tuple[int, ...]]]]:
+    """Cuts the rows into micro-batches without padding, each a list of (prompt, its rows); a function of the tokens alone.
+
+    A micro-batch holds at most `batch_size` prompts and `micro_tokens` tokens of prompts and completions. A group that alone
+    has more is spread over several, which forward its prompt again: each then holds at least half as many completion tokens.
+    """
+    by_prompt: dict[int, list[int]] = {}
+    for row in rows:
+        by_prompt.setdefault(row // batch.group_size, []).append(row)
+    parts = []
+    for prompt, members in by_prompt.items():
+        length = len(batch.prompts[prompt])
+        room = max(micro_tokens - length, micro_tokens // 2)
+        members = sorted(members, key=lambda row: (-batch.length(row), row))
+        start = used = 0
+        for at, row in enumerate(members):
+            if at > start and used + batch.length(row) > room:
+                parts.append((length + used, prompt, tuple(members[start:at])))
+                start, used = at, 0
+            used += batch.length(row)
+        parts.append((length + used, prompt, tuple(members[start:])))
+    micro_batches: list[list[tuple[int, tuple[int, ...]]]] = []
+    left = 0
+    for tokens, prompt, members_of in sorted(parts, key=lambda part: (-part[0], part[1], part[2])):
+        if not micro_batches or tokens > left or len(micro_batches[-1]) == batch_size:
+            micro_batches.append([])
+            left = micro_tokens
+        micro_batches[-1].append((prompt, members_of))
+        left -= tokens
+    return micro_batches
+
+
 def _cut(items: list[int], length: Callable[[int], int], tokens: int, most: int, waste: float | None = None) -> list[list[int]]:
     """Runs of items (longest first), at most `most` each and padded at most `tokens`; at least one item.
 

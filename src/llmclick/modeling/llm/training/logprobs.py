@@ -14,6 +14,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from llmclick.modeling.llm.models.base import LanguageModel
+    from llmclick.modeling.llm.models.head import Head
 
 CHUNK_BYTES = 128 * 2**20
 """Memory of one chunk of logits in float32: 682 positions of a vocabulary of 49k, 135 of one of 248k."""
@@ -22,36 +23,37 @@ Slope = Callable[[slice, Tensor], Tensor]
 """(positions, their logprobs [n]) -> d loss / d logprob [n]."""
 
 
-def token_logprobs(model: LanguageModel, hidden_ND: Tensor, targets_N: Tensor, temperature: float) -> Tensor:
+def token_logprobs(head: Head, hidden_ND: Tensor, targets_N: Tensor, temperature: float) -> Tensor:
     """Log-probability [N] (float32) of each target id after each hidden state, at the sampling temperature. No gradient."""
     out_N = torch.empty(targets_N.shape[0], dtype=torch.float32, device=hidden_ND.device)
     with torch.no_grad():
-        for span in _spans(model, targets_N.shape[0]):
-            logits_NV = _logits(model, hidden_ND[span], temperature)
+        for span in _spans(head.model, targets_N.shape[0]):
+            logits_NV = _logits(head, hidden_ND[span], temperature)
             out_N[span] = _pick(logits_NV, targets_N[span]) - logits_NV.logsumexp(dim=1)
     return out_N
 
 
 def logprobs_with_gradient(
-    model: LanguageModel, hidden_ND: Tensor, targets_N: Tensor, temperature: float, slope: Slope
+    head: Head, hidden_ND: Tensor, targets_N: Tensor, temperature: float, slope: Slope
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities [N], and d loss / d hidden [N, D]; d loss / d head is added to the head's `.grad` if it trains.
+    """Log-probabilities [N], and d loss / d hidden [N, D]; the head keeps d loss / d head for its `finish_gradient`.
 
     `slope` is asked for each chunk. p = softmax(logits / temperature); d logprob / d logits = (onehot - p) / temperature.
     """
     hidden_ND = hidden_ND.detach()
+    model = head.model
     weight_VD, bias_V = model.head_weight, model.head_bias
     logprobs_N = torch.empty(targets_N.shape[0], dtype=torch.float32, device=hidden_ND.device)
     grad_ND = torch.empty_like(hidden_ND)
     for span in _spans(model, targets_N.shape[0]):
         if model.softcap is None and model.logit_scale == 1.0:
             with torch.no_grad():
-                _plain_chunk(model, hidden_ND, targets_N, temperature, slope, span, logprobs_N, grad_ND)
+                _plain_chunk(head, hidden_ND, targets_N, temperature, slope, span, logprobs_N, grad_ND)
             continue
         # A head that bends its logits (a soft cap, a scale): autograd knows the derivative.
         with torch.enable_grad():
             leaf_nD = hidden_ND[span].requires_grad_()
-            logits_NV = _logits(model, leaf_nD, temperature)
+            logits_NV = _temper(model, model.logits(leaf_nD), temperature)
             chosen_n = _pick(logits_NV, targets_N[span]) - logits_NV.logsumexp(dim=1)
         logprobs_N[span] = chosen_n.detach()
         inputs = [leaf_nD, *(p for p in (weight_VD, bias_V) if p is not None and p.requires_grad)]
@@ -63,7 +65,7 @@ def logprobs_with_gradient(
 
 
 def _plain_chunk(
-    model: LanguageModel,
+    head: Head,
     hidden_ND: Tensor,
     targets_N: Tensor,
     temperature: float,
@@ -73,37 +75,26 @@ def _plain_chunk(
     grad_ND: Tensor,
 ) -> None:
     """One chunk of `logprobs_with_gradient` for logits = hidden @ weight.T + bias, in place wherever it can be."""
-    weight_VD, bias_V = model.head_weight, model.head_bias
-    logits_NV = _logits(model, hidden_ND[span], temperature)
-    total_n = logits_NV.logsumexp(dim=1)
-    logprobs_N[span] = _pick(logits_NV, targets_N[span]) - total_n
+    logits_NV = _logits(head, hidden_ND[span], temperature)
+    chosen_n = _pick(logits_NV, targets_N[span])
+    largest_n1 = logits_NV.amax(dim=1, keepdim=True)
+    weights_NV = logits_NV.sub_(largest_n1).exp_()
+    total_n1 = weights_NV.sum(dim=1, keepdim=True)
+    logprobs_N[span] = chosen_n - largest_n1[:, 0] - total_n1[:, 0].log()
     slope_n1 = (slope(span, logprobs_N[span]) / temperature)[:, None]
     # d loss / d logits = slope * (onehot - p), built in the memory of the logits.
-    grad_NV = logits_NV.sub_(total_n[:, None]).exp_().mul_(-slope_n1)
+    grad_NV = weights_NV.mul_(-slope_n1 / total_n1)
     grad_NV.scatter_add_(1, targets_N[span][:, None], slope_n1)
-    compute_NV = grad_NV.to(_compute_dtype(grad_NV))
-    grad_ND[span] = compute_NV @ weight_VD.to(compute_NV.dtype)
-    if weight_VD.requires_grad:
-        if weight_VD.grad is None:
-            weight_VD.grad = torch.zeros_like(weight_VD)
-        hidden_nD = hidden_ND[span].to(compute_NV.dtype)
-        if compute_NV.dtype == weight_VD.grad.dtype:
-            weight_VD.grad.addmm_(compute_NV.T, hidden_nD)
-        else:
-            weight_VD.grad.add_(compute_NV.T @ hidden_nD)
-    if bias_V is not None and bias_V.requires_grad:
-        _add_grad(bias_V, grad_NV.sum(dim=0))
+    grad_ND[span] = head.backward(grad_NV, hidden_ND[span])
 
 
-def _compute_dtype(like: Tensor) -> torch.dtype:
-    """What matrix products compute in: autocast's precision inside it, else the tensor's own."""
-    device = like.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else like.dtype
-
-
-def _logits(model: LanguageModel, hidden_ND: Tensor, temperature: float) -> Tensor:
+def _logits(head: Head, hidden_ND: Tensor, temperature: float) -> Tensor:
     """Logits [n, V] in float32 at the temperature, -inf at suppressed ids; a tensor that may be overwritten."""
-    logits_NV = model.logits(hidden_ND).float()
+    return _temper(head.model, head.logits(hidden_ND), temperature)
+
+
+def _temper(model: LanguageModel, logits_NV: Tensor, temperature: float) -> Tensor:
+    logits_NV = logits_NV.float()
     if model.suppressed_ids:
         logits_NV = logits_NV.index_fill(1, torch.tensor(model.suppressed_ids, device=logits_NV.device), -torch.inf)
     return logits_NV / temperature if temperature != 1.0 else logits_NV

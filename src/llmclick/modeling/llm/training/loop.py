@@ -13,6 +13,7 @@ import torch
 
 from llmclick.errors import Interrupted, RewardError, TrainingStopped
 from llmclick.modeling.llm.methods.advantages import group_advantages, silent_groups
+from llmclick.modeling.llm.process import trim_memory
 from llmclick.modeling.llm.sampling.base import Completion, Request, Sampler, SamplingInterrupted
 from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.optim import clip_gradient, gradient_norm, learning_rate
@@ -59,6 +60,11 @@ class Training:
     moved: bool = False
     scored: Scored | None = field(default=None, repr=False)
 
+    def release(self) -> None:
+        """Gives back what only further steps would need: gradients, the optimizer's state, copies of the weights."""
+        self.optimizer.state.clear()
+        self.policy.release()
+
 
 def run_training(training: Training) -> str | None:
     """Takes every optimizer step that is left. Returns a sentence when training ended early because nothing is left to learn.
@@ -96,7 +102,7 @@ def run_training(training: Training) -> str | None:
         norm = gradient_norm(policy.trainable.values())
         if not bool(norm.isfinite()):
             raise TrainingStopped(_not_finite(training))
-        clip_gradient(policy.trainable.values(), norm, config.training.max_grad_norm)
+        clip_gradient(training.optimizer, norm, config.training.max_grad_norm)
         update(training, float(norm), lr)
         sync_began = time.perf_counter()
         policy.refresh()
@@ -171,6 +177,8 @@ def sample_and_score(training: Training) -> Scored:
 
 def update(training: Training, norm: float, lr: float) -> None:
     """The optimizer's step; after the first one with a signal, weights must have moved. Raises TrainingStopped if not."""
+    if not training.optimizer.state:
+        trim_memory()
     before = None if training.moved or not norm or not lr else training.policy.weight_sums()
     training.optimizer.step()
     if before is None:

@@ -36,14 +36,25 @@ def adamw(parameters: Iterable[Tensor], lr: float, weight_decay: float) -> torch
     return torch.optim.AdamW(listed, lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay, fused=fused)
 
 
+@torch.no_grad()
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The L2 norm of all gradients together, in float32 on their device; not finite when any gradient is not."""
-    norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if gradients and all(grad.device.type == "cpu" and grad.is_contiguous() for grad in gradients):
+        # A dot product reads memory at twice the speed of torch's norm.
+        squares = torch.stack([torch.dot(grad.view(-1), grad.view(-1)).double() for grad in gradients])
+        return squares.sum().sqrt().float()
+    norms = torch._foreach_norm(gradients)
     norm: Tensor = torch.linalg.vector_norm(torch.stack([norm.float() for norm in norms]))
     return norm
 
 
-def clip_gradient(parameters: Iterable[Tensor], norm: Tensor, most: float) -> None:
-    """Scales all gradients so that their norm is at most `most`."""
-    if float(norm) > most:
-        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], float(most / norm))
+def clip_gradient(optimizer: torch.optim.Optimizer, norm: Tensor, most: float) -> None:
+    """Has the optimizer's next step take the gradients scaled so that their norm is at most `most`."""
+    too_long = float(norm) > most
+    if optimizer.defaults["fused"] and norm.device.type == "cpu":
+        # The fused kernel divides while it reads: no pass of its own over the gradients.
+        vars(optimizer)["grad_scale"] = (norm / most).float() if too_long else None
+    elif too_long:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        torch._foreach_mul_(gradients, float(most / norm))

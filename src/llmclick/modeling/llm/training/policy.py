@@ -7,9 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from llmclick.modeling.llm.sampling.weights import sampling_copy
+from llmclick.modeling.llm.models.dense import DenseDecoder, why_not
+from llmclick.modeling.llm.models.head import EmbeddingGradient, Head
+from llmclick.modeling.llm.models.projection import Projection, keeps_plain, project_in_bf16
+from llmclick.modeling.llm.process import trim_memory
+from llmclick.modeling.llm.sampling.dense import DenseModel
+from llmclick.modeling.llm.sampling.weights import SamplingCopy, sampling_copy
 
 if TYPE_CHECKING:
     from llmclick.modeling.llm.compute import Precision
@@ -17,28 +22,58 @@ if TYPE_CHECKING:
     from llmclick.modeling.llm.models.base import LanguageModel
 
 
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
 class Policy:
     """A language model with fp32 weights of which `trainable` move; forwards run in bf16 under `autocast` if asked to.
 
-    `sampler_model` is the same model in fp32, and in bf16 a model whose matrices are bf16 copies, renewed by `refresh`.
+    `decoder` is the model's decoder written out, where its family has one and `written_out` does not forbid it; else `general`
+    says why not. `sampler_model` is what the sampler decodes with: that decoder, or the model, in bf16 with matrices that are
+    copies, renewed by `refresh`.
     """
 
-    def __init__(self, model: LanguageModel, precision: Precision, adapter: Adapter | None = None) -> None:
+    def __init__(
+        self, model: LanguageModel, precision: Precision, adapter: Adapter | None = None, *, written_out: bool = True
+    ) -> None:
         self.model = model
         self.precision = precision
         self.adapter = adapter
         self.trainable: dict[str, Tensor] = {
             name: parameter for name, parameter in model.module.named_parameters() if parameter.requires_grad
         }
-        self._copy = sampling_copy(model) if precision == "bf16" else None
+        self.general = why_not(model) if written_out else "it was switched off"
+        # A small model is quicker if freed memory stays with the process from step to step.
+        self._large = not keeps_plain(model.module.get_decoder())
+        self.head = Head(model, DTYPES[precision])
+        self.decoder = DenseDecoder(model, DTYPES[precision], self.head) if self.general is None else None
+        self._dense: DenseModel | None = None
+        self._copy: SamplingCopy | None = None
+        self._projections: list[Projection] = []
+        self._embedding: EmbeddingGradient | None = None
+        if self.decoder is not None:
+            self._dense = DenseModel(model, self.decoder, self.head)
+            self._projections, self._embedding = self.decoder.projections, self.decoder.embedding
+        elif model.device.type == "cpu":
+            if type(model.module.get_input_embeddings()) is nn.Embedding:
+                self._embedding = EmbeddingGradient(model.module.get_input_embeddings().weight, self.head)
+            if precision == "bf16":
+                self._projections = project_in_bf16(model.module.get_decoder())
+            model.head, model.embedding = self.head, self._embedding
+        elif precision == "bf16":
+            self._copy = sampling_copy(model)
 
     @property
     def sampler_model(self) -> LanguageModel:
         """What the sampler decodes with."""
+        if self._dense is not None:
+            return self._dense
         return self._copy.model if self._copy else self.model
 
     def refresh(self) -> None:
-        """Brings the sampler's copy, if there is one, up to the weights that train."""
+        """Brings the copies of the weights, if there are any, up to those that train."""
+        for part in self._parts():
+            part.refresh()
         if self._copy:
             self._copy.refresh()
 
@@ -54,18 +89,60 @@ class Policy:
             yield
 
     def zero_gradients(self) -> None:
-        """Gradients become zero tensors, so that a step without any signal is a step with gradient zero."""
+        """Gradients count as zero, so that a step without any signal is a step with gradient zero.
+
+        Those that are written and not added to keep their memory as it is until `finish_gradients`.
+        """
+        cleared = set().union(*(part.clear_gradient() for part in self._parts()))
+        if self._embedding is not None:
+            self._embedding.clear()
         for parameter in self.trainable.values():
+            if id(parameter) in cleared:
+                continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             else:
                 parameter.grad.zero_()
 
+    def for_training(self) -> None:
+        """Before each training pass: a large model's sampling copies make room."""
+        for part in self._parts():
+            part.for_training()
+        if self._large:
+            trim_memory()
+
+    def _parts(self) -> list[Projection | Head]:
+        return [*self._projections, self.head]
+
+    def finish_gradients(self) -> None:
+        """After a step's last backward pass: every `.grad` is complete."""
+        for part in self._parts():
+            part.finish_gradient()
+        if self._embedding is not None:
+            self._embedding.finish()
+        if self._large:
+            trim_memory()
+
+    def release(self) -> None:
+        """Gives back gradients and copies of the weights: no step follows."""
+        for parameter in self.trainable.values():
+            parameter.grad = None
+        for part in self._parts():
+            part.release()
+        self._copy = None
+        trim_memory()
+
     def weight_sums(self) -> Tensor:
         """The sum of each trainable tensor: differs when a weight has moved."""
         with torch.no_grad():
             wide = torch.float32 if self.model.device.type == "mps" else torch.float64
-            return torch.stack([parameter.sum(dtype=wide) for parameter in self.trainable.values()])
+            # Part by part: a sum in float64 converts what it sums first.
+            return torch.stack(
+                [
+                    torch.stack([part.sum(dtype=wide) for part in torch.split(parameter.reshape(-1), 2**22)]).sum()
+                    for parameter in self.trainable.values()
+                ]
+            )
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Sets the trainable weights by name, and the sampler's copy with them."""

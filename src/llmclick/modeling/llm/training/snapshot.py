@@ -7,14 +7,16 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from llmclick.errors import InputError, Problem
 from llmclick.tracking.files import sync
+from llmclick.tracking.tensors import entry_of, write_tensors
 
 KEPT = 2
 """How many snapshots stay: the newest, and the one before in case the newest turns out damaged."""
@@ -38,7 +40,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
         shutil.rmtree(left)
     try:
         partial.mkdir()
-        save_file({name: tensor.contiguous() for name, tensor in snapshot.tensors.items()}, partial / "tensors.safetensors")
+        write_tensors(partial / "tensors.safetensors", starmap(entry_of, snapshot.tensors.items()))
         manifest = {"step": snapshot.step, "state": snapshot.state, "sha256": _digest(partial / "tensors.safetensors")}
         (partial / "snapshot.json").write_text(json.dumps(manifest | {"self": _digest_json(manifest)}))
         for path in (partial / "tensors.safetensors", partial / "snapshot.json", partial):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,14 @@ from llmclick.modeling.llm.methods.losses import (
     sampler_weight,
     token_weights,
 )
+from llmclick.modeling.llm.models.attention import Group, Span, blocks_of
 from llmclick.modeling.llm.sampling.local import pad_left, positions_of
-from llmclick.modeling.llm.training.batch import Chunk, SampledBatch, plan
+from llmclick.modeling.llm.training.batch import Chunk, SampledBatch, plan, plan_packed
 from llmclick.modeling.llm.training.logprobs import logprobs_with_gradient, token_logprobs
 
 if TYPE_CHECKING:
     from llmclick.modeling.llm.methods.base import Method
+    from llmclick.modeling.llm.models.dense import DenseDecoder
     from llmclick.modeling.llm.training.policy import Policy
 
 
@@ -77,20 +79,32 @@ def accumulate_gradient(
     `first` marks the first step on these samples: the policy's own log-probabilities become the old ones (every ratio is
     exactly 1) and, with beta > 0, the reference's are computed; both stay in the batch for the steps that follow.
     """
+    policy.for_training()
     statistics = StepStatistics()
     rows = batch.trained_rows(skip_silent=objective.skip_silent and objective.beta == 0)
-    chunks = plan(batch, rows, objective.batch_size, objective.micro_tokens)
+    bounds = (objective.batch_size, objective.micro_tokens)
     if first and objective.beta > 0:
         with policy.reference(), policy.autocast():
-            for chunk in chunks:
-                for micro in _forward(policy, batch, chunk, training=False):
-                    logprobs_N = token_logprobs(policy.model, micro.hidden_ND, micro.targets_N, objective.temperature)
-                    batch.reference.update(micro.by_row(logprobs_N))
+            for micro in _micro_batches(policy, batch, rows, *bounds, training=False):
+                logprobs_N = token_logprobs(policy.head, micro.hidden_ND, micro.targets_N, objective.temperature)
+                batch.reference.update(micro.by_row(logprobs_N))
     with policy.autocast():
-        for chunk in chunks:
-            for micro in _forward(policy, batch, chunk, training=True):
-                _backward(policy, batch, micro, objective, denominators, first, statistics)
+        for micro in _micro_batches(policy, batch, rows, *bounds, training=True):
+            _backward(policy, batch, micro, objective, denominators, first, statistics)
+    policy.finish_gradients()
     return statistics
+
+
+def _micro_batches(
+    policy: Policy, batch: SampledBatch, rows: Sequence[int], batch_size: int, micro_tokens: int, *, training: bool
+) -> Iterator[_Micro]:
+    """Forwards the rows piece by piece: by the written-out decoder where the policy has one, else by the model's own code."""
+    if policy.decoder is not None:
+        for groups in plan_packed(batch, rows, batch_size, micro_tokens):
+            yield _packed(policy, policy.decoder, batch, groups, training=training)
+        return
+    for chunk in plan(batch, rows, batch_size, micro_tokens):
+        yield from _forward(policy, batch, chunk, training=training)
 
 
 @dataclass
@@ -101,6 +115,8 @@ class _Micro:
     lengths: list[int]
     hidden_ND: Tensor
     targets_N: Tensor
+    backward: Callable[[Tensor], None]
+    """Takes d loss / d hidden [N, D] through the model."""
 
     def by_row(self, values_N: Tensor) -> dict[int, Tensor]:
         """Splits [N] into one tensor per row."""
@@ -157,7 +173,7 @@ def _backward(
             (gradient_n,) = torch.autograd.grad(loss_of(leaf_n, ratio_n, old_n, span), leaf_n)
         return gradient_n
 
-    arguments = (policy.model, micro.hidden_ND, micro.targets_N, objective.temperature)
+    arguments = (policy.head, micro.hidden_ND, micro.targets_N, objective.temperature)
     if objective.ratio == "sequence":
         # A token's slope depends on its whole sequence: all log-probabilities first, then the gradient.
         with torch.enable_grad():
@@ -173,8 +189,7 @@ def _backward(
         logprobs_N, grad_ND = logprobs_with_gradient(*arguments, slope)
         old = logprobs_N if old_N is None else old_N
         ratio_N = importance_ratio(logprobs_N[:, None], old[:, None], torch.ones_like(old)[:, None], "token")[:, 0]
-    if micro.hidden_ND.requires_grad:
-        torch.autograd.backward(micro.hidden_ND, grad_ND)
+    micro.backward(grad_ND)
 
     if first:
         batch.old.update(micro.by_row(logprobs_N))
@@ -233,7 +248,56 @@ def _continue(
         hidden_BTD = torch.cat([hidden_BTD, rest_BTD.to(hidden_BTD.dtype)], dim=1)
     within_BT = torch.arange(longest, device=model.device) < torch.tensor(lengths, device=model.device)[:, None]
     targets_N = torch.tensor([token for row in ids for token in row], device=model.device)
-    return _Micro(rows, lengths, hidden_BTD[within_BT], targets_N)
+    hidden_ND = hidden_BTD[within_BT]
+
+    def backward(grad_ND: Tensor) -> None:
+        if hidden_ND.requires_grad:
+            torch.autograd.backward(hidden_ND, grad_ND)
+
+    return _Micro(rows, lengths, hidden_ND, targets_N, backward)
+
+
+def _packed(
+    policy: Policy,
+    decoder: DenseDecoder,
+    batch: SampledBatch,
+    groups: Sequence[tuple[int, tuple[int, ...]]],
+    *,
+    training: bool,
+) -> _Micro:
+    """One micro-batch of prompts and their rows, laid out one after another and forwarded at once."""
+    model = policy.model
+    ids: list[int] = []
+    positions: list[int] = []
+    scored: list[int] = []
+    spans = []
+    for prompt, rows in groups:
+        start, length = len(ids), len(batch.prompts[prompt])
+        ids += batch.prompts[prompt]
+        positions += range(length)
+        continued = []
+        for row in rows:
+            row_start, fed = len(ids), batch.completions[row].ids[:-1]
+            ids += fed
+            positions += range(length, length + len(fed))
+            # The prompt's last token predicts a row's first, each token the next one.
+            scored += [start + length - 1, *range(row_start, len(ids))]
+            if fed:
+                continued.append(Span(row_start, len(fed)))
+        spans.append(Group(Span(start, length), continued))
+    rows = tuple(row for _, members in groups for row in members)
+    lengths = [batch.length(row) for row in rows]
+    targets_N = torch.tensor([token for row in rows for token in batch.completions[row].ids], device=model.device)
+    inputs = (
+        torch.tensor(ids, device=model.device),
+        torch.tensor(positions, device=model.device),
+        blocks_of(spans, decoder.heads, model.device),
+        torch.tensor(scored, device=model.device),
+    )
+    if not training:
+        return _Micro(rows, lengths, decoder.forward(*inputs), targets_N, lambda _: None)
+    hidden_ND, tape = decoder.forward(*inputs, training=True)
+    return _Micro(rows, lengths, hidden_ND, targets_N, lambda grad_ND: decoder.backward(tape, grad_ND))
 
 
 def _leaf(tensor: Tensor, joints: list[tuple[Tensor, Tensor]]) -> Tensor:

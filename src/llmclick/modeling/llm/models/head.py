@@ -1,0 +1,180 @@
+"""The output head and the embedding as training sees them: logits, and gradients that never exist twice.
+
+Shapes: N positions, D hidden size, V vocabulary. A head of 248k ids is a third of a small model: its bf16 copy is made slice
+by slice where it is needed, and so is its gradient.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from llmclick.modeling.llm.models.linear import few_rows_linear
+from llmclick.modeling.llm.models.projection import add_product, gradient_of, packed, packed_linear
+
+if TYPE_CHECKING:
+    from llmclick.modeling.llm.models.base import LanguageModel
+
+SLICE = 2**25
+"""Values of the head that are converted, or whose gradient is computed, at a time: 64 MB in bf16."""
+
+_KEPT = 2**25
+"""A head of at most so many values keeps its bf16 copy (64 MB) from one refresh to the next."""
+
+_WAITING_BYTES = 64 * 2**20
+
+
+class Head:
+    """The head of `model`, computing in `dtype`. Its weight's gradient waits until it is worth writing."""
+
+    def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
+        self.model = model
+        self.dtype = dtype
+        self._short_VD: Tensor | None = None
+        self._packed: list[Tensor | None] = []
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._empty = False
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Brings the bf16 copies up to the weights. Nothing to do in float32."""
+        frozen = not self.model.head_weight.requires_grad
+        if self.dtype == torch.float32 or (frozen and self._packed):
+            return
+        weight_VD = self.model.head_weight.detach()
+        self._packed = []
+        if self._short_VD is None and weight_VD.numel() <= _KEPT:
+            self._short_VD = torch.empty_like(weight_VD, dtype=self.dtype)
+        for span in self._slices():
+            short = weight_VD[span].to(self.dtype)
+            if self._short_VD is not None:
+                self._short_VD[span] = short
+            self._packed.append(packed(short))
+
+    def release(self) -> None:
+        """Gives back the copies."""
+        self._short_VD = None
+        self._packed = []
+        self._waiting.clear()
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., D], in the compute precision."""
+        bias_V = self.model.head_bias
+        with torch.autocast(hidden.device.type, enabled=False):
+            if self.dtype == torch.float32:
+                logits = few_rows_linear(hidden.float(), self.model.head_weight, bias_V)
+            else:
+                flat_ND = hidden.reshape(-1, hidden.shape[-1]).to(self.dtype)
+                short_V = None if bias_V is None else bias_V.to(self.dtype)
+                parts = []
+                for at, span in enumerate(self._slices()):
+                    ready = self._packed[at] if self._packed else None
+                    plain = self._plain(span) if ready is None else None
+                    parts.append(packed_linear(flat_ND, plain, ready, None if short_V is None else short_V[span]))
+                logits = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).view(*hidden.shape[:-1], -1)
+            return self.model.finish_logits(logits)
+
+    def for_training(self) -> None:
+        """Gives back the packed copy of a large head while activations need the room; see Projection.for_training."""
+        if self._short_VD is None:
+            self._packed = []
+
+    def _plain(self, span: slice) -> Tensor:
+        """Some rows of the weight in the compute precision."""
+        return self.model.head_weight.detach()[span].to(self.dtype) if self._short_VD is None else self._short_VD[span]
+
+    @torch.no_grad()
+    def backward(self, grad_NV: Tensor, hidden_ND: Tensor) -> Tensor:
+        """d loss / d hidden [N, D] in float32, given d loss / d logits [N, V] of logits = hidden @ weight.T + bias.
+
+        Gradients of weight and bias, where they train, are added to their `.grad` (the weight's by `finish_gradient`).
+        """
+        weight_VD, bias_V = self.model.head_weight, self.model.head_bias
+        with torch.autocast(grad_NV.device.type, enabled=False):
+            if bias_V is not None and bias_V.requires_grad:
+                gradient_of(bias_V).add_(grad_NV.sum(dim=0).to(bias_V.dtype))
+            short_NV = grad_NV.to(self.dtype)
+            if self.dtype == torch.float32 or self._short_VD is not None:
+                plain_VD = weight_VD.detach() if self._short_VD is None else self._short_VD
+                grad_ND = (short_NV @ plain_VD).float()
+            else:
+                grad_ND = torch.zeros(len(grad_NV), weight_VD.shape[1], device=grad_NV.device)
+                for span in self._slices():
+                    grad_ND += short_NV[:, span] @ self._plain(span)
+            if weight_VD.requires_grad:
+                self._waiting.append((short_NV, hidden_ND.detach().to(self.dtype)))
+                if sum(grad.nbytes for grad, _ in self._waiting) > _WAITING_BYTES:
+                    self._write()
+        return grad_ND
+
+    def clear_gradient(self) -> set[int]:
+        """The ids of the parameters whose gradient counts as zero from now on, without its memory being touched."""
+        self._waiting.clear()
+        weight_VD = self.model.head_weight
+        self._empty = weight_VD.requires_grad
+        return {id(weight_VD)} if self._empty else set()
+
+    @torch.no_grad()
+    def finish_gradient(self) -> None:
+        """After this the weight's `.grad` is complete."""
+        if self._waiting:
+            self._write()
+        elif self._empty:
+            gradient_of(self.model.head_weight).zero_()
+            self._empty = False
+
+    def _write(self) -> None:
+        grads, inputs = zip(*self._waiting, strict=True)
+        grad_NV, hidden_ND = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in (grads, inputs))
+        self._waiting.clear()
+        gradient_VD = gradient_of(self.model.head_weight)
+        for span in self._slices():
+            if self._empty:
+                gradient_VD[span] = grad_NV[:, span].T @ hidden_ND
+            else:
+                add_product(gradient_VD[span], grad_NV[:, span], hidden_ND)
+        self._empty = False
+
+    def _slices(self) -> list[slice]:
+        rows, width = self.model.head_weight.shape
+        size = max(1, SLICE // width)
+        return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+
+class EmbeddingGradient:
+    """The gradient of the embedding's rows that were looked up; autograd's own is a dense tensor of the whole vocabulary."""
+
+    def __init__(self, weight_VD: Tensor, head: Head) -> None:
+        self.weight_VD = weight_VD
+        self._head = head
+        self._waiting: list[tuple[Tensor, Tensor]] = []
+
+    def embed(self, ids_BT: Tensor) -> Tensor:
+        """Embeddings [B, T, D], a leaf whose gradient comes here in the backward pass."""
+        embedded = torch.nn.functional.embedding(ids_BT, self.weight_VD.detach()).requires_grad_()
+        if self.weight_VD.requires_grad:
+            embedded.register_hook(lambda grad: self.add(ids_BT, grad))  # type: ignore[no-untyped-call]
+        return embedded
+
+    @torch.no_grad()
+    def add(self, ids: Tensor, grad: Tensor) -> None:
+        """Keeps d loss / d embedding [..., D] of the ids [...] for `finish`."""
+        self._waiting.append((ids.reshape(-1), grad.reshape(-1, grad.shape[-1])))
+        if sum(part.nbytes for _, part in self._waiting) > _WAITING_BYTES:
+            self.finish()
+
+    def clear(self) -> None:
+        """Forgets what waits."""
+        self._waiting.clear()
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Adds what waits to the weight's `.grad`."""
+        if self._waiting and self.weight_VD is self._head.model.head_weight:
+            self._head.finish_gradient()  # the two share their gradient, and the head's may overwrite
+        for ids_N, grad_ND in self._waiting:
+            gradient_of(self.weight_VD).index_add_(0, ids_N, grad_ND.to(self.weight_VD.dtype))
+        self._waiting.clear()

@@ -1,0 +1,85 @@
+"""Decoding with a written-out decoder: what the local sampler sees as a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmclick.modeling.llm.models.attention import Group, Span, blocks_of
+from llmclick.modeling.llm.models.base import LanguageModel
+from llmclick.modeling.llm.models.dense import DenseCache, DenseDecoder
+from llmclick.modeling.llm.models.head import Head
+
+
+class DenseModel(LanguageModel):
+    """The language model `model`, with hidden states and logits from its written-out decoder. It samples and never trains."""
+
+    def __init__(self, model: LanguageModel, decoder: DenseDecoder, head: Head) -> None:
+        vars(self).update(vars(model))
+        self.decoder = decoder
+        self.head = head
+
+    def new_cache(self, *, training: bool) -> Any:
+        """An empty cache; its memory is laid out when the prompts' lengths are known."""
+        return DenseCache()
+
+    def hidden(
+        self,
+        ids_BT: Tensor,
+        positions_BT: Tensor,
+        mask_BS: Tensor | None = None,
+        cache: Any = None,
+        keep: slice | None = None,
+    ) -> Tensor:
+        """As LanguageModel.hidden: prompts padded on the left into an empty cache (or none), or one further token a row."""
+        if cache is not None and cache.length:
+            return self.decoder.step(ids_BT[:, 0], positions_BT[:, 0], cache, _hidden_keys(mask_BS))[:, None]
+        rows, length = ids_BT.shape
+        real_BT = torch.ones_like(ids_BT) if mask_BS is None else mask_BS
+        places_N = real_BT.reshape(-1).nonzero().squeeze(1)
+        lengths = real_BT.sum(dim=1).tolist()
+        starts = [sum(lengths[:row]) for row in range(rows)]
+        blocks = blocks_of(
+            [Group(Span(start, real), []) for start, real in zip(starts, lengths, strict=True)], self.decoder.heads, self.device
+        )
+        if cache is not None:
+            cache.lay_out(self.decoder, rows, length)
+
+        def keep_keys(layer: int, keys_NKd: Tensor, values_NKd: Tensor) -> None:
+            for buffer, states in ((cache.keys[layer], keys_NKd), (cache.values[layer], values_NKd)):
+                padded = states.new_zeros(rows * length, *states.shape[1:]).index_copy_(0, places_N, states)
+                buffer.copy_(padded.view(rows, length, *states.shape[1:]).transpose(1, 2))
+
+        hidden_ND = self.decoder.forward(
+            ids_BT.reshape(-1)[places_N],
+            positions_BT.expand(rows, length).reshape(-1)[places_N],
+            blocks,
+            torch.arange(len(places_N), device=self.device),
+            keep_keys=None if cache is None else keep_keys,
+        )
+        flat: Tensor = hidden_ND.new_zeros(rows * length, hidden_ND.shape[1]).index_copy_(0, places_N, hidden_ND)
+        hidden_BTD = flat.view(rows, length, -1)
+        return hidden_BTD if keep is None else hidden_BTD[:, keep]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., D]."""
+        assert self.head is not None
+        return self.head.logits(hidden)
+
+    def select(self, cache: Any, rows: Tensor) -> Any:
+        """The cache with the rows named, in ascending order and each once."""
+        cache.keep(rows)
+        return cache
+
+    def widen(self, cache: Any, rows: Tensor, room: int) -> Any:
+        """The cache with each row repeated as `rows` says, with room for that many more tokens."""
+        return cache.widened(rows, room)
+
+
+def _hidden_keys(mask_BS: Tensor | None) -> Tensor | None:
+    """0 for real keys and -inf for padding, or None if nothing is padded."""
+    if mask_BS is None or bool(mask_BS.all()):
+        return None
+    return torch.zeros(mask_BS.shape, device=mask_BS.device).masked_fill_(mask_BS == 0, -torch.inf)
