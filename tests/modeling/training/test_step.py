@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,11 @@ from llmclick.modeling.llm.models.source import Source
 from llmclick.modeling.llm.sampling.base import Request
 from llmclick.modeling.llm.sampling.local import LocalSampler
 from llmclick.modeling.llm.training import logprobs as logprobs_module
-from llmclick.modeling.llm.training.batch import SampledBatch, plan
+from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.policy import Policy
 from llmclick.modeling.llm.training.step import Objective, StepStatistics, accumulate_gradient
 from tests.modeling.training.reference import plain_loss, sequence_logprobs
-from tests.tiny import tiny_hybrid
+from tests.tiny import tiny_dense, tiny_hybrid
 
 NEW, GROUP, TEMPERATURE = 9, 4, 0.8
 REWARD = (RewardSpec(name="exact_match"),)
@@ -40,13 +42,17 @@ def conditioned_hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_hybrid(tmp_path_factory.mktemp("hybrid"), seed=1)
 
 
-@pytest.fixture(params=["dense_folder", "conditioned_hybrid"])
-def any_folder(request: pytest.FixtureRequest) -> Path:
-    folder: Path = request.getfixturevalue(request.param)
-    return folder
+Load = Callable[..., Policy]
 
 
-def load(folder: Path, lora: bool = False) -> Policy:
+@pytest.fixture(params=["written_out", "general", "hybrid"])
+def load_any(request: pytest.FixtureRequest) -> Load:
+    """`load` for the tiny Llama with its decoder written out, the same in transformers' code, and the hybrid."""
+    folder = request.getfixturevalue("conditioned_hybrid" if request.param == "hybrid" else "dense_folder")
+    return functools.partial(load, folder, written_out=request.param == "written_out")
+
+
+def load(folder: Path, lora: bool = False, written_out: bool = True) -> Policy:
     model = load_language_model(Source("folder", str(folder), folder))
     adapter = None
     if lora:
@@ -56,7 +62,9 @@ def load(folder: Path, lora: bool = False) -> Policy:
             for parameter in model.module.parameters():
                 if parameter.requires_grad:
                     parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
-    return Policy(model, "fp32", adapter)
+    policy = Policy(model, "fp32", adapter, written_out=written_out)
+    assert (policy.decoder is not None) == (written_out and model.family == "transformer"), policy.general
+    return policy
 
 
 def sampled(policy: Policy, prompts: int = 3, masked: bool = False) -> SampledBatch:
@@ -90,7 +98,7 @@ def gradient(policy: Policy, batch: SampledBatch, asked: Objective, first: bool 
 
 
 def plain_gradient(policy: Policy, batch: SampledBatch, **settings: Any) -> torch.Tensor:
-    policy.zero_gradients()
+    policy.model.module.zero_grad(set_to_none=True)
     plain_loss(policy.model, batch, temperature=TEMPERATURE, longest=NEW, clip=0.2, **settings).backward()
     return torch.cat([parameter.grad.reshape(-1).clone() for parameter in policy.trainable.values()])  # type: ignore[union-attr]
 
@@ -123,9 +131,9 @@ def drifted(policy: Policy, batch: SampledBatch) -> dict[int, torch.Tensor]:
     ],
 )
 @pytest.mark.parametrize("first", [True, False])
-def test_gradient_equals_a_plain_forward(any_folder: Path, method: str, average: str, ratio: str, first: bool) -> None:
+def test_gradient_equals_a_plain_forward(load_any: Load, method: str, average: str, ratio: str, first: bool) -> None:
     """Relative L2 distance at most 1e-5 in fp32, at ratio 1 and at ratios on both sides of the clip."""
-    policy = load(any_folder)
+    policy = load_any()
     batch = sampled(policy)
     if not first:
         batch.old = drifted(policy, batch)
@@ -135,9 +143,9 @@ def test_gradient_equals_a_plain_forward(any_folder: Path, method: str, average:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_kl_gradient_equals_a_plain_forward(any_folder: Path, first: bool) -> None:
+def test_kl_gradient_equals_a_plain_forward(load_any: Load, first: bool) -> None:
     """With LoRA and beta, silent groups included; the reference is the same weights with the adapter off."""
-    policy = load(any_folder, lora=True)
+    policy = load_any(lora=True)
     batch = sampled(policy)
     with policy.reference(), torch.no_grad():
         reference = {
@@ -153,9 +161,9 @@ def test_kl_gradient_equals_a_plain_forward(any_folder: Path, first: bool) -> No
     assert distance(ours, plain_gradient(policy, batch, method="grpo", average="token", ratio="token")) > 0.01
 
 
-def test_masked_completions_are_nowhere(any_folder: Path) -> None:
+def test_masked_completions_are_nowhere(load_any: Load) -> None:
     """truncated: mask takes their tokens out of the numerator and every denominator."""
-    policy = load(any_folder)
+    policy = load_any()
     batch = sampled(policy, masked=True)
     for average in ("token", "sequence", "constant"):
         ours = gradient(policy, batch, objective(average=average))
@@ -163,9 +171,9 @@ def test_masked_completions_are_nowhere(any_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("batch_size", "micro_tokens"), [(1, 8192), (2, 40), (3, 1), (8, 20)])
-def test_any_split_gives_the_same_gradient(any_folder: Path, batch_size: int, micro_tokens: int) -> None:
+def test_any_split_gives_the_same_gradient(load_any: Load, batch_size: int, micro_tokens: int) -> None:
     """Cut into other chunks and micro-batches, with and without skipping silent groups: relative L2 1e-5."""
-    policy = load(any_folder)
+    policy = load_any()
     batch = sampled(policy)
     whole = gradient(policy, batch, objective())
     parts = objective(batch_size=batch_size, micro_tokens=micro_tokens)
@@ -173,9 +181,9 @@ def test_any_split_gives_the_same_gradient(any_folder: Path, batch_size: int, mi
     assert distance(gradient(policy, batch, dataclasses.replace(parts, skip_silent=False)), whole) < 1e-5
 
 
-def test_the_order_of_rows_does_not_matter(any_folder: Path) -> None:
+def test_the_order_of_rows_does_not_matter(load_any: Load) -> None:
     """The groups of a batch in reverse order: the same gradient."""
-    policy = load(any_folder)
+    policy = load_any()
     batch = sampled(policy)
     order = [row for group in (2, 1, 0) for row in range(group * GROUP, (group + 1) * GROUP)]
     turned = SampledBatch(
@@ -198,18 +206,18 @@ def test_a_chunked_head_gives_the_same_gradient(dense_folder: Path, monkeypatch:
     assert distance(gradient(policy, batch, objective()), whole) < 1e-6
 
 
-def test_completions_of_one_token(any_folder: Path) -> None:
+def test_completions_of_one_token(load_any: Load) -> None:
     """Only the prompt's last state is scored; nothing is forwarded behind it."""
-    policy = load(any_folder)
+    policy = load_any()
     batch = sampled(policy)
     batch.completions = [dataclasses.replace(c, ids=c.ids[:1], logprobs=c.logprobs[:1]) for c in batch.completions]
     ours = gradient(policy, batch, objective())
     assert distance(ours, plain_gradient(policy, batch, method="grpo", average="token", ratio="token")) < 1e-5
 
 
-def test_first_step_has_ratio_one_and_keeps_its_logprobs(any_folder: Path) -> None:
+def test_first_step_has_ratio_one_and_keeps_its_logprobs(load_any: Load) -> None:
     """Every ratio is exactly 1, mismatch is rounding, and the second step's ratios come from what the first one kept."""
-    policy = load(any_folder)
+    policy = load_any()
     batch = sampled(policy)
     policy.zero_gradients()
     first = accumulate_gradient(policy, batch, objective(), batch.denominators(NEW), True)
@@ -227,22 +235,9 @@ def test_first_step_has_ratio_one_and_keeps_its_logprobs(any_folder: Path) -> No
     assert second.tokens == first.tokens == sum(batch.length(row) for row in (*range(4), *range(8, 12)))
 
 
-def test_plan_keeps_its_bounds(dense_folder: Path) -> None:
-    """Every row once; at most batch_size prompts together, at most micro_tokens padded tokens unless it is a single row."""
-    policy = load(dense_folder)
-    batch = sampled(policy)
-    rows = batch.trained_rows(skip_silent=True)
-    chunks = plan(batch, rows, batch_size=1, micro_tokens=12)
-    assert sorted(row for chunk in chunks for micro in chunk.micro_batches for row in micro) == rows
-    for chunk in chunks:
-        assert len(chunk.prompts) == 1
-        for micro in chunk.micro_batches:
-            assert len(micro) == 1 or len(micro) * max(map(batch.length, micro)) <= 12
-
-
-def test_adapter_off_is_the_untouched_base_model(any_folder: Path) -> None:
+def test_adapter_off_is_the_untouched_base_model(load_any: Load) -> None:
     """Log-probabilities with the adapter disabled equal those of the model without one, bit for bit."""
-    policy, base = load(any_folder, lora=True), load(any_folder)
+    policy, base = load_any(lora=True), load_any()
     batch = sampled(base)
     with torch.no_grad(), policy.reference():
         for row, completion in enumerate(batch.completions):
@@ -258,3 +253,17 @@ def test_a_silent_step_has_gradient_zero(dense_folder: Path) -> None:
     batch.silent_B[:] = True
     batch.advantages_B[:] = 0
     assert float(gradient(policy, batch, objective()).abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("softcap", [5.0, None])
+def test_a_scaled_embedding_and_a_bent_head(tmp_path: Path, softcap: float | None) -> None:
+    """Gemma 2, whose head is its embedding and whose embedding is scaled: autograd's part of that gradient is not lost.
+
+    Twice, so that the second step finds the first one's gradient in memory; with the soft cap and without it.
+    """
+    policy = load(tiny_dense(tmp_path, style="gemma2"), written_out=False)
+    policy.model.module.config.final_logit_softcapping = softcap
+    batch = sampled(policy)
+    expected = plain_gradient(policy, batch, method="grpo", average="token", ratio="token")
+    for _ in range(2):
+        assert distance(gradient(policy, batch, objective()), expected) < 1e-5
