@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 
 NAMES = {
+    torch.int64: "I64",
     torch.float64: "F64",
     torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
     torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
     torch.int16: "I16",
     torch.int8: "I8",
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The format's name of each dtype."""
+"""The format's name of each dtype, in the order in which the library puts them into a file."""
 
 DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
@@ -40,16 +40,16 @@ class Entry:
 def write_tensors(path: Path, entries: Iterable[Entry], metadata: dict[str, str] | None = None) -> None:
     """Writes a safetensors file: 8 bytes of header length, the header as JSON, the tensors' bytes one after another.
 
-    Larger elements come first, then names in order, so that every tensor is aligned; the same tensors give the same bytes.
-    Raises KeyError for a dtype the format has no name for, ValueError if a tensor is not what was announced.
+    Larger elements come first, so that every tensor is aligned; byte for byte the file that the library writes.
+    Raises ValueError for a dtype the format has no name for, or if a tensor is not what was announced.
     """
-    ordered = sorted(entries, key=lambda entry: (-entry.dtype.itemsize, entry.name))
+    ordered = sorted(entries, key=lambda entry: (list(NAMES).index(entry.dtype), entry.name))
     header: dict[str, object] = {} if metadata is None else {"__metadata__": metadata}
     end = 0
     for entry in ordered:
         start, end = end, end + entry.dtype.itemsize * torch.Size(entry.shape).numel()
         header[entry.name] = {"dtype": NAMES[entry.dtype], "shape": list(entry.shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little"))
