@@ -1,7 +1,7 @@
 """Tiny random checkpoints with real tokenizers and chat templates, built offline in the formats that users have.
 
-`tiny_dense` is a Llama, Qwen3 or Gemma 2; `tiny_hybrid` is Qwen3.5's structure: three gated-delta-net layers and one of full
-attention, a vision tower and a multi-token-prediction head beside them.
+`tiny_dense` is a Llama, Mistral, Qwen2, Qwen3 or Gemma 2; `tiny_hybrid` is Qwen3.5's structure: three gated-delta-net layers
+and one of full attention, a vision tower and a multi-token-prediction head beside them.
 """
 
 from __future__ import annotations
@@ -100,10 +100,12 @@ def tiny_dense(
     scale: float = 0.15,
     dtype: torch.dtype = torch.float32,
     max_length: int = 2048,
+    config: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A two-layer Llama, Qwen3 or Gemma 2 (`style`) with random weights; its generation config has two stop ids (2 and 0).
+    """A two-layer model of the `style` with random weights; its generation config has two stop ids (2 and 0).
 
-    The vocabulary is `vocab` ids exactly, all of them tokens.
+    The vocabulary is `vocab` ids exactly, all of them tokens. `config` replaces keys of the config, for other shapes; a Mistral
+    has no sliding window unless it says so.
     """
     import transformers
 
@@ -113,26 +115,29 @@ def tiny_dense(
     size = tokenizer.get_vocab_size()
     tokenizer.add_tokens([AddedToken(f"<|spare_{number}|>", normalized=False) for number in range(vocab - size)])
     write_tokenizer(folder, tokenizer, CHATML)
-    names = {"llama": "Llama", "qwen3": "Qwen3", "gemma2": "Gemma2"}
+    names = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2"}
     extra: dict[str, Any] = {}
+    if style == "mistral":
+        extra = {"sliding_window": None}
     if style == "gemma2":
         extra = {"sliding_window": 16, "query_pre_attn_scalar": hidden // 4, "final_logit_softcapping": 5.0}
-    config = getattr(transformers, f"{names[style]}Config")(
-        vocab_size=vocab,
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=hidden // 4,
-        max_position_embeddings=max_length,
-        tie_word_embeddings=tie,
-        bos_token_id=None,
-        eos_token_id=2,
-        pad_token_id=0,
+    settings = {
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "intermediate_size": 2 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": hidden // 4,
+        "max_position_embeddings": max_length,
+        "tie_word_embeddings": tie,
+        "bos_token_id": None,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
         **extra,
-    )
-    model = getattr(transformers, f"{names[style]}ForCausalLM")(config)
+        **(config or {}),
+    }
+    model = getattr(transformers, f"{names[style]}ForCausalLM")(getattr(transformers, f"{names[style]}Config")(**settings))
     randomise(model, seed, scale)
     model.generation_config.eos_token_id = [2, 0]
     model.generation_config.pad_token_id = 0

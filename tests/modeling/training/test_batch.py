@@ -77,7 +77,7 @@ def test_plan_packed_keeps_its_bounds(seed: int, batch_size: int, micro_tokens: 
 
 
 def test_plan_packed_by_hand() -> None:
-    """Micro-batches of 20 tokens, most tokens first: behind a prompt of 10 no two of 8, 7, 6, 5 fit; the small groups share one.
+    """Micro-batches of 20 tokens, most tokens first: behind a prompt of 10 no two of 8, 7, 6, 5 fit; small groups share one.
 
     2 + 8 and 3 + 5 tokens are 18, but two prompts: not with batch_size 1. The first group has 36 tokens with its prompt.
     """
