@@ -21,6 +21,8 @@ VARIANTS = {
         "method.beta=0.1",
         "training.max_steps=8",
     ),
+    "bf16, reused": ("training.precision=bf16", "method.iterations=3", "training.max_steps=8"),
+    "fp32, reused": ("training.precision=fp32", "method.iterations=3", "training.max_steps=8"),
     "evaluated": ("training.eval_every=2", "training.eval_rows=4", "training.epochs=2"),
 }
 
@@ -51,6 +53,9 @@ QUICK = {
     ("dense", "llm_grpo", "lora, reused, kl", 5, True),
     ("dense", "llm_cispo", "full, reused", 4, False),
     ("hybrid", "llm_grpo", "full", 5, True),
+    ("dense", "llm_grpo", "bf16, reused", 5, True),
+    ("dense", "llm_grpo", "fp32, reused", 5, True),
+    ("hybrid", "llm_grpo", "bf16, reused", 4, False),
 }
 """One of each kind runs always; all combinations are slow."""
 

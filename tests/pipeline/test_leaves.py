@@ -29,7 +29,7 @@ LINES = Path(__file__).parents[1] / "lines_tracker.py"
 def tiny(tmp_path_factory: pytest.TempPathFactory, dense_folder: Path) -> Tiny:
     """One run with a learning curve and a tracker, read by the tests below."""
     made = tracked(tmp_path_factory.mktemp("leaves"), dense_folder)
-    made.run("training.eval_every=3", "tracker=lines")
+    made.run("training.eval_every=3", "tracker=lines", "training.precision=fp32")
     return made
 
 
@@ -194,7 +194,7 @@ def test_a_tracker_changes_nothing_of_the_experiment(tiny: Tiny, tmp_path: Path,
     paths = [make_plan(load_config(tiny.yaml, ["training.eval_every=3", *more])).experiment for more in ([], ["tracker=lines"])]
     assert paths[0] == paths[1]
     plain = tracked(tmp_path, dense_folder)
-    plain.run("training.eval_every=3")
+    plain.run("training.eval_every=3", "training.precision=fp32")
     assert all(plain.left()[what] == tiny.left()[what] for what in ("metrics", "eval", "weights"))
 
 

@@ -7,12 +7,11 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmclick.pipeline.forecast import Share, advice, completions_needed, forecast
 from llmclick.pipeline.gate import PASS
-from llmclick.pipeline.preflight import Preflight, preflight, tensor_shapes
+from llmclick.pipeline.preflight import Preflight, preflight
 from llmclick.tracking.console import duration, gigabytes
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
         with console.progress("loading the model", None):
             engine = build_engine(config, checked.source, checked.plan.compute, checked.dataset)
         timed = time_steps(config, engine, console)
-        memory = peak_memory() + files_in_memory(checked, engine.policy.model.device.type)
+        memory = peak_memory()
         size = completions_needed(config.method.group_size)
         with console.progress("sampling for the forecast", len(prompts) * size, "completions") as bar:
             groups = []
@@ -237,11 +236,6 @@ def seconds_per_step(config: Config, timed: StepSeconds, score: float, share: fl
     return (timed.sample + score) / config.method.iterations + trained * timed.gradient + timed.update + timed.sync
 
 
-def files_in_memory(checked: Preflight, device: str) -> float:
-    """GB: at its end a run maps the untrained weights' files and the new ones, to say how many values differ."""
-    return 2 * tensor_shapes(Path(checked.source.folder))[1] / 1e9 if device == "cpu" else 0.0
-
-
 def show_forecast(found: dict[str, Any], asked: int, steps: int, console: Console) -> None:
     """The forecast in words and tables; `asked` is the config's group size."""
     per_step = found["seconds_per_step"]
@@ -252,7 +246,7 @@ def show_forecast(found: dict[str, Any], asked: int, steps: int, console: Consol
             ("reward", f"{found['reward']:.3f} in the mean; {found['pass_rate']:.0%} pass (a reward of at least 1)"),
             ("length", f"{found['length']:.0f} tokens in the mean; {found['truncated']:.0%} are cut off by max_new_tokens"),
             ("time", f"about {duration(per_step)} a step, {duration(steps * per_step)} for {steps} steps"),
-            ("memory", f"about {gigabytes(found['memory_gb'])} at most"),
+            ("memory", f"about {gigabytes(found['memory_gb'])}"),
         ]
     )
     for example in found["examples"]:

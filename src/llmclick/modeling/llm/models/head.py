@@ -36,6 +36,8 @@ class Head:
         self._packed: list[Tensor | None] = []
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._empty = False
+        self.alone = False
+        """Whether nobody else adds to the weight's `.grad` between `clear_gradient` and `finish_gradient`."""
         self.refresh()
 
     @torch.no_grad()
@@ -114,7 +116,7 @@ class Head:
         """The ids of the parameters whose gradient counts as zero from now on, without its memory being touched."""
         self._waiting.clear()
         weight_VD = self.model.head_weight
-        self._empty = weight_VD.requires_grad
+        self._empty = weight_VD.requires_grad and self.alone
         return {id(weight_VD)} if self._empty else set()
 
     @torch.no_grad()

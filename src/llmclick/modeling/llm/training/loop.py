@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -288,6 +289,11 @@ def peak_memory() -> float:
     """Largest memory of this process so far in GB, of the GPU where one is used."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return torch.cuda.max_memory_allocated() / 1e9
+    if sys.platform == "linux":
+        # getrusage's peak begins with that of the process that started this one.
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e9
     try:
         import resource
     except ImportError:  # Windows

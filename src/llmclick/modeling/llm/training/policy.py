@@ -62,6 +62,8 @@ class Policy:
             model.head, model.embedding = self.head, self._embedding
         elif precision == "bf16":
             self._copy = sampling_copy(model)
+        # Autograd adds to the weight at once: for a head that bends its logits, and for an embedding that it shares.
+        self.head.alone = model.plain_head and (self._embedding is not None or not model.tied)
 
     @property
     def sampler_model(self) -> LanguageModel:
