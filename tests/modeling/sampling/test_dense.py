@@ -1,0 +1,169 @@
+"""Decoding with the written-out decoder: the tokens, log-probabilities and distribution of the general path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from llmclick.modeling.llm.compute import Precision
+from llmclick.modeling.llm.sampling.base import Completion, Request
+from llmclick.modeling.llm.sampling.dense import DenseModel
+from llmclick.modeling.llm.sampling.local import LocalSampler
+from llmclick.modeling.llm.training.policy import Policy
+from tests.tiny import load_tiny, tiny_dense
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral-untied": {"style": "mistral", "tie": False},
+    "qwen2": {"style": "qwen2"},
+    "qwen3": {"style": "qwen3"},
+}
+
+PROMPTS = {"padded": [3, 17, 1, 8, 30], "equal": [6, 6, 6], "one prompt": [9], "one token": [1]}
+"""Lengths of prompts that are sampled together."""
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def family_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_dense(tmp_path_factory.mktemp("family"), **FAMILIES[request.param])
+
+
+def requests(lengths: Sequence[int]) -> list[Request]:
+    generator = np.random.default_rng(5)
+    return [Request(f"row-{k}", generator.integers(3, 300, size=length).tolist()) for k, length in enumerate(lengths)]
+
+
+def sampled(
+    folder: Path,
+    lengths: Sequence[int],
+    *,
+    written_out: bool,
+    precision: Precision = "fp32",
+    temperature: float | None = 1.0,
+    group: int = 1,
+    new: int = 24,
+    rows: int = 512,
+) -> list[Completion]:
+    """Completions of all prompts, from a policy with its decoder written out or without."""
+    policy = Policy(load_tiny(folder), precision, written_out=written_out)
+    assert isinstance(policy.sampler_model, DenseModel) == written_out
+    sampler = LocalSampler(
+        policy.sampler_model, seed=11, temperature=temperature, max_new_tokens=new, rows=rows, autocast=policy.autocast
+    )
+    return [completion for group_of in sampler.sample(requests(lengths), group, "train/0") for completion in group_of]
+
+
+def assert_same(ours: list[Completion], theirs: list[Completion]) -> None:
+    """Token for token, and to 1e-4 in log-probability and entropy."""
+    assert [(completion.ids, completion.stop) for completion in ours] == [(other.ids, other.stop) for other in theirs]
+    for completion, other in zip(ours, theirs, strict=True):
+        assert completion.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert completion.entropy == pytest.approx(other.entropy, abs=1e-4)
+
+
+@pytest.mark.parametrize("lengths", PROMPTS.values(), ids=PROMPTS)
+def test_greedy_tokens_are_the_general_paths(family_folder: Path, lengths: list[int]) -> None:
+    """Prompts of different lengths, of one length, one alone, and one of a single token."""
+    ours, theirs = (sampled(family_folder, lengths, written_out=each, temperature=None) for each in (True, False))
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("lengths", PROMPTS.values(), ids=PROMPTS)
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_sampled_tokens_are_the_general_paths(family_folder: Path, lengths: list[int], temperature: float) -> None:
+    """Groups of four from the same seed."""
+    ours, theirs = (
+        sampled(family_folder, lengths, written_out=each, temperature=temperature, group=4) for each in (True, False)
+    )
+    assert_same(ours, theirs)
+
+
+def test_rows_that_finish_early_leave_the_batch(family_folder: Path) -> None:
+    """Long completions of which some stop early and some never: the rows that stay keep their own keys and values."""
+    ours, theirs = (
+        sampled(family_folder, PROMPTS["padded"], written_out=each, temperature=1.5, group=8, new=60) for each in (True, False)
+    )
+    lengths = sorted(len(completion.ids) for completion in ours)
+    assert lengths[0] < 15
+    assert lengths[-1] == 60
+    assert len(set(lengths)) > 5
+    assert_same(ours, theirs)
+
+
+def test_alone_and_together(family_folder: Path) -> None:
+    """What lies beside a row in the batch does not change its tokens; a prompt's padding neither."""
+    together, apart = (sampled(family_folder, PROMPTS["padded"], written_out=True, group=2, rows=rows) for rows in (512, 1))
+    assert_same(together, apart)
+
+
+def test_weights_that_moved_are_sampled_from(dense_folder: Path) -> None:
+    """After `refresh` the sampler, in fp32 and bf16, decodes with the new weights: as a policy that starts from them."""
+    for precision in ("fp32", "bf16"):
+        drawn = []
+        for moved_before in (True, False):
+            model = load_tiny(dense_folder)
+            policy = None if moved_before else Policy(model, precision)
+            with torch.no_grad():
+                for parameter in model.module.parameters():
+                    parameter.mul_(1.5)
+            policy = policy or Policy(model, precision)
+            policy.refresh()
+            sampler = LocalSampler(
+                policy.sampler_model, seed=1, temperature=1.0, max_new_tokens=9, rows=512, autocast=policy.autocast
+            )
+            drawn.append(sampler.sample(requests([4, 7]), 4, "train/0"))
+        assert drawn[0] == drawn[1]
+        before = sampled(dense_folder, [4, 7], written_out=True, precision=precision, group=4, new=9)
+        assert [c.ids for group in drawn[0] for c in group] != [c.ids for c in before]
+
+
+# ---- the distribution
+
+
+@pytest.fixture(scope="module")
+def peaked_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights that give some forty ids a share that can be counted, and bf16 an error that can not (chi-square + 3)."""
+    return tiny_dense(tmp_path_factory.mktemp("peaked"), hidden=64, tie=False, scale=0.25)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_tokens_are_drawn_from_the_models_distribution(peaked_folder: Path, precision: Precision, temperature: float) -> None:
+    """8,000 first tokens, and the second tokens of those with the most frequent first, against the plain model's softmax.
+
+    Chi-square with ids of an expectation below 8 pooled, p > 0.001. The first comes from the prefill, the second from a
+    decoding step.
+    """
+    (request,) = requests([6])
+    model = load_tiny(peaked_folder)
+    policy = Policy(model, precision)
+    sampler = LocalSampler(
+        policy.sampler_model, seed=3, temperature=temperature, max_new_tokens=2, rows=8192, autocast=policy.autocast
+    )
+    (group,) = sampler.sample([request], 8000, "train/0")
+    first = np.array([completion.ids[0] for completion in group])
+    frequent = int(np.bincount(first)[3:].argmax()) + 3  # no stop id: something follows it
+    second = np.array([completion.ids[1] for completion in group if completion.ids[0] == frequent])
+    assert len(second) > 800
+    plain = load_tiny(peaked_folder)
+    for drawn, prompt in ((first, [*request.ids]), (second, [*request.ids, frequent])):
+        with torch.no_grad():
+            logits_V = plain.module(input_ids=torch.tensor([prompt])).logits[0, -1].double()
+        expected = (logits_V / temperature).softmax(dim=0).numpy() * len(drawn)
+        counts = np.bincount(drawn, minlength=len(expected))
+        rare = expected < 8
+        observed = [*counts[~rare], counts[rare].sum()]
+        p = chi_square(observed, [*expected[~rare], expected[rare].sum()])
+        assert len(observed) > 10
+        assert p > 0.001
+
+
+def chi_square(observed: Sequence[float], expected: Sequence[float]) -> float:
+    """Probability of counts that lie as far from the expected ones, or farther, by chance (Pearson's test)."""
+    statistic = sum((o - e) ** 2 / e for o, e in zip(observed, expected, strict=True))
+    return float(torch.special.gammaincc(torch.tensor((len(observed) - 1) / 2.0), torch.tensor(statistic / 2)))
