@@ -236,7 +236,9 @@ def test_projections_change_nothing_else(twins: list[Any]) -> None:
     """Without autocast, states and gradients are those of the layers themselves, bit for bit; and every tensor has its name."""
     plain_model, model = twins
     projections = project_in_bf16(model.module.get_decoder())
-    assert projections
+    weights = [id(weight) for projection in projections for weight in projection.weights]
+    assert weights
+    assert len(set(weights)) == len(weights)
     names = list(plain_model.module.state_dict())
     assert list(model.module.state_dict()) == names
     assert [name for name, _ in model.module.named_parameters()] == [name for name, _ in plain_model.module.named_parameters()]
