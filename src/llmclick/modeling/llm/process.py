@@ -32,6 +32,30 @@ def trim_memory() -> None:
             ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
+class HeapWatch:
+    """Gives memory back when the process has grown since the first steps: differing lengths leave holes that add up."""
+
+    def __init__(self) -> None:
+        self._usual: int | None = None
+
+    def after_step(self, step: int) -> None:
+        """Told after every optimizer step. The first one does not count: the optimizer's state comes with it."""
+        size = _resident_pages()
+        if size is None or step < 2:
+            return
+        if self._usual is None:
+            self._usual = size
+        elif size > 1.02 * self._usual:
+            trim_memory()
+
+
+def _resident_pages() -> int | None:
+    if sys.platform != "linux":
+        return None
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1])
+
+
 @functools.cache
 def prepare_process() -> None:
     """Called once before weights are loaded.

@@ -18,8 +18,8 @@ from torch import Tensor
 
 Item = TypeVar("Item")
 
-BLOCK_SCORES = 2**23
-"""Scores of one block, all heads together: 32 MB in float32. One row of queries, or one query's keys, may exceed it."""
+BLOCK_SCORES = 2**22
+"""Scores of one block, all heads together: 16 MB in float32. One row of queries, or one query's keys, may exceed it."""
 
 
 @dataclass(frozen=True)

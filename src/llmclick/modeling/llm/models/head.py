@@ -6,6 +6,7 @@ by slice where it is needed, and so is its gradient.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,20 +65,34 @@ class Head:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., D], in the compute precision."""
-        bias_V = self.model.head_bias
         with torch.autocast(hidden.device.type, enabled=False):
             if self.dtype == torch.float32:
-                logits = few_rows_linear(hidden.float(), self.model.head_weight, bias_V)
+                logits = few_rows_linear(hidden.float(), self.model.head_weight, self.model.head_bias)
             else:
-                flat_ND = hidden.reshape(-1, hidden.shape[-1]).to(self.dtype)
-                short_V = None if bias_V is None else bias_V.to(self.dtype)
-                parts = []
-                for at, span in enumerate(self._slices()):
-                    ready = self._packed[at] if self._packed else None
-                    plain = self._plain(span) if ready is None else None
-                    parts.append(packed_linear(flat_ND, plain, ready, None if short_V is None else short_V[span]))
+                parts = [part for _, part in self._short_logits(hidden.reshape(-1, hidden.shape[-1]))]
                 logits = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).view(*hidden.shape[:-1], -1)
             return self.model.finish_logits(logits)
+
+    @torch.no_grad()
+    def logits_into(self, hidden_ND: Tensor, out_NV: Tensor) -> None:
+        """Writes hidden @ weight.T + bias into `out_NV` (float32), of a head that does nothing more to its logits."""
+        with torch.autocast(hidden_ND.device.type, enabled=False):
+            if self.dtype == torch.float32:
+                torch.mm(hidden_ND.float(), self.model.head_weight.T, out=out_NV)
+                if self.model.head_bias is not None:
+                    out_NV.add_(self.model.head_bias)
+                return
+            for span, part in self._short_logits(hidden_ND):
+                out_NV[:, span] = part
+
+    def _short_logits(self, hidden_ND: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Slices of the vocabulary with their logits [N, slice] in the compute precision."""
+        short_ND = hidden_ND.to(self.dtype)
+        bias_V = None if self.model.head_bias is None else self.model.head_bias.to(self.dtype)
+        for at, span in enumerate(self._slices()):
+            ready = self._packed[at] if self._packed else None
+            plain = self._plain(span) if ready is None else None
+            yield span, packed_linear(short_ND, plain, ready, None if bias_V is None else bias_V[span])
 
     def for_training(self) -> None:
         """Gives back the packed copy of a large head while activations need the room; see Projection.for_training."""
@@ -110,6 +125,8 @@ class Head:
                 self._waiting.append((short_NV, hidden_ND.detach().to(self.dtype)))
                 if sum(grad.nbytes for grad, _ in self._waiting) > _WAITING_BYTES:
                     self._write()
+                elif self.dtype == torch.float32:  # not converted, so it is the caller's own memory
+                    self._waiting[-1] = (short_NV.clone(), self._waiting[-1][1])
         return grad_ND
 
     def clear_gradient(self) -> set[int]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from llmclick.modeling.llm.models.base import LanguageModel
     from llmclick.modeling.llm.models.head import Head
 
-CHUNK_BYTES = 128 * 2**20
-"""Memory of one chunk of logits in float32: 682 positions of a vocabulary of 49k, 135 of one of 248k."""
+CHUNK_BYTES = 64 * 2**20
+"""Memory of one chunk of logits in float32: 341 positions of a vocabulary of 49k, 67 of one of 248k."""
 
 Slope = Callable[[slice, Tensor], Tensor]
 """(positions, their logprobs [n]) -> d loss / d logprob [n]."""
@@ -45,10 +45,12 @@ def logprobs_with_gradient(
     weight_VD, bias_V = model.head_weight, model.head_bias
     logprobs_N = torch.empty(targets_N.shape[0], dtype=torch.float32, device=hidden_ND.device)
     grad_ND = torch.empty_like(hidden_ND)
-    for span in _spans(model, targets_N.shape[0]):
+    spans = _spans(model, targets_N.shape[0])
+    memory_NV = torch.empty(max(span.stop - span.start for span in spans), model.vocab_size, device=hidden_ND.device)
+    for span in spans:
         if model.softcap is None and model.logit_scale == 1.0:
             with torch.no_grad():
-                _plain_chunk(head, hidden_ND, targets_N, temperature, slope, span, logprobs_N, grad_ND)
+                _plain_chunk(head, hidden_ND, targets_N, temperature, slope, span, logprobs_N, grad_ND, memory_NV)
             continue
         # A head that bends its logits (a soft cap, a scale): autograd knows the derivative.
         with torch.enable_grad():
@@ -73,9 +75,15 @@ def _plain_chunk(
     span: slice,
     logprobs_N: Tensor,
     grad_ND: Tensor,
+    memory_NV: Tensor,
 ) -> None:
-    """One chunk of `logprobs_with_gradient` for logits = hidden @ weight.T + bias, in place wherever it can be."""
-    logits_NV = _logits(head, hidden_ND[span], temperature)
+    """One chunk of `logprobs_with_gradient` for logits = hidden @ weight.T + bias, in `memory_NV`."""
+    logits_NV = memory_NV[: span.stop - span.start]
+    head.logits_into(hidden_ND[span], logits_NV)
+    if head.model.suppressed_ids:
+        logits_NV.index_fill_(1, torch.tensor(head.model.suppressed_ids, device=logits_NV.device), -torch.inf)
+    if temperature != 1.0:
+        logits_NV.div_(temperature)
     chosen_n = _pick(logits_NV, targets_N[span])
     largest_n1 = logits_NV.amax(dim=1, keepdim=True)
     weights_NV = logits_NV.sub_(largest_n1).exp_()

@@ -14,7 +14,7 @@ import torch
 
 from llmclick.errors import Interrupted, RewardError, TrainingStopped
 from llmclick.modeling.llm.methods.advantages import group_advantages, silent_groups
-from llmclick.modeling.llm.process import trim_memory
+from llmclick.modeling.llm.process import HeapWatch, trim_memory
 from llmclick.modeling.llm.sampling.base import Completion, Request, Sampler, SamplingInterrupted
 from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.optim import clip_gradient, gradient_norm, learning_rate
@@ -73,6 +73,7 @@ def run_training(training: Training) -> str | None:
     Raises Interrupted (resumable), RewardError, or TrainingStopped with what to do.
     """
     config, policy, journal = training.config, training.policy, training.journal
+    heap = HeapWatch()
     if training.step == 0 and training.evaluate:
         journal.evaluated(training.evaluate(0))
     while training.step < training.steps:
@@ -116,6 +117,7 @@ def run_training(training: Training) -> str | None:
             "total": ended - began,
         }
         journal.stepped(training, step_metrics(training, statistics, float(norm), lr, seconds), first)
+        heap.after_step(training.step)
         reason = out_of_signal(training) if first else None
         if training.evaluate and training.step % (config.training.eval_every or 1) == 0:
             journal.evaluated(training.evaluate(training.step))
