@@ -1,0 +1,147 @@
+"""Where the time of one optimizer step goes, beside what the arithmetic and the memory traffic alone would take.
+
+    uv run python benchmarks/step_profile.py [--workloads A,B,C] [--out FILE]
+
+The third step of each workload of step.py, the embedded model, bf16. Kernels are timed by torch's profiler in a run of its own;
+profiling slows small operations down, so its shares are scaled to the seconds of an unprofiled run. The floor takes the matrix
+products at the speed of a product of 2048 x 2048 matrices and the traffic at the speed of a large copy, both measured first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from machine import finish
+from sides import converted_folder
+from workloads import WORKLOADS
+
+KINDS = {
+    "matrix products": ("aten::mm", "aten::addmm", "mkldnn::_linear_pointwise"),
+    "attention": ("aten::bmm", "aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu"),
+    "optimizer": ("aten::_fused_adamw_",),
+    "copies, gathers, casts": (
+        "aten::copy_",
+        "aten::index_select",
+        "aten::index_copy_",
+        "aten::cat",
+        "aten::scatter_add_",
+        "mkldnn::_reorder_linear_weight",
+    ),
+}
+
+
+def profiled(workload: str) -> dict[str, float]:
+    """Seconds of the third step by kind of kernel, measured in this process."""
+    from llmclick.modeling.llm.process import prepare_environment
+
+    prepare_environment()
+    from torch.profiler import ProfilerActivity, profile
+
+    import llmclick.modeling.llm.training.loop as loop
+
+    recorder = profile(activities=[ProfilerActivity.CPU])
+    sample = loop.sample_and_score
+    calls = 0
+
+    def from_the_third(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            recorder.start()
+        if calls == 4:
+            recorder.stop()
+        return sample(*arguments)
+
+    loop.sample_and_score = from_the_third
+    import step_ours
+
+    sys.argv = ["step_ours.py", str(converted_folder()), workload, "4", "bf16"]
+    step_ours.main()
+    spent = dict.fromkeys([*KINDS, "element by element"], 0.0)
+    for event in recorder.key_averages():
+        kind = next((kind for kind, names in KINDS.items() if event.key in names), "element by element")
+        spent[kind] += event.self_cpu_time_total / 1e6
+    return spent
+
+
+def unprofiled(workload: str) -> dict[str, Any]:
+    command = [sys.executable, str(Path(__file__).parent / "step_ours.py"), str(converted_folder()), workload, "5", "bf16"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def speeds() -> tuple[float, float]:
+    """(products a second of bf16 matrices, bytes a second of a large copy)."""
+    import torch
+
+    one = torch.randn(2048, 2048).bfloat16()
+    wide, other = torch.empty(2**27), torch.ones(2**27)
+
+    def best(work: Any, times: int) -> float:
+        seconds = []
+        for _ in range(times):
+            began = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - began)
+        return min(seconds)
+
+    return 2 * 2048**3 / best(lambda: one @ one, 20), 2 * 4 * 2**27 / best(lambda: wide.copy_(other), 5)
+
+
+def floor(workload: str, tokens: int, flops: float, bandwidth: float) -> dict[str, float]:
+    """Seconds that one step cannot go below: products of the training pass, weights read per decoded token, the update."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(converted_folder())
+    chosen = WORKLOADS[workload]
+    heads = config.num_attention_heads + 2 * config.num_key_value_heads
+    width = config.hidden_size
+    layer = width * (heads * width // config.num_attention_heads + width + 3 * config.intermediate_size)
+    body, head = config.num_hidden_layers * layer, config.vocab_size * width
+    groups = chosen.prompts * chosen.accumulation
+    prompt_tokens = groups * (37 + 3 * chosen.filler)
+    return {
+        "training products": (6 * body * (prompt_tokens + tokens) + 6 * head * tokens) / flops,
+        "decoding, weights read": chosen.new * 2 * (body + head) / bandwidth,
+        "update and copies": (28 + 4 + 4 + 8) * (body + head) / bandwidth,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workloads", default="A,B,C")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(profiled(options.one)))
+        return
+    flops, bandwidth = speeds()
+    print(f"bf16 products {flops / 1e12:.2f} T/s, copies {bandwidth / 1e9:.0f} GB/s")
+    table = {}
+    for name in options.workloads.split(","):
+        plain = unprofiled(name)
+        command = [sys.executable, str(Path(__file__)), "--one", name]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        shares = json.loads(done.stdout.strip().splitlines()[-1])
+        scale = plain["median_after_first"] / sum(shares.values())
+        table[name] = {
+            "seconds": plain["median_after_first"],
+            "phases": plain["phases"],
+            "kernels": {kind: round(seconds * scale, 3) for kind, seconds in shares.items()},
+            "floor": {k: round(v, 3) for k, v in floor(name, plain["tokens_per_step"], flops, bandwidth).items()},
+        }
+        print(name, json.dumps(table[name]), flush=True)
+    finish({"benchmark": "step_profile", "bf16_flops": flops, "copy_bytes": bandwidth, "workloads": table}, options.out)
+
+
+if __name__ == "__main__":
+    main()
