@@ -48,17 +48,24 @@ def distance(one: torch.Tensor | None, other: torch.Tensor) -> float:
 
 
 def backward(head: Head, calls: Sequence[int], seed: int = 0) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """d loss / d hidden, d weight and d bias of one step of those calls, ours and autograd's."""
+    """d loss / d hidden, d weight and d bias of one step of those calls, ours and autograd's.
+
+    The caller overwrites its gradient's memory after each call.
+    """
     weight, bias = head.model.head_weight, head.model.head_bias
     hidden, grad = random(sum(calls), weight.shape[1], seed=seed), random(sum(calls), weight.shape[0], seed=seed + 50)
     head.clear_gradient()
     if bias is not None:
         bias.grad = None
-    ours = torch.cat([head.backward(g, h) for g, h in zip(grad.split(calls), hidden.split(calls), strict=True)])
+    parts = []
+    for part_grad, part_hidden in zip(grad.split(calls), hidden.split(calls), strict=True):
+        memory = part_grad.clone()
+        parts.append(head.backward(memory, part_hidden))
+        memory.fill_(torch.nan)
     head.finish_gradient()
     leaves = [hidden.requires_grad_(), *(p.detach().requires_grad_() for p in (weight, bias) if p is not None)]
     logits = functional.linear(*leaves)
-    return [ours, *(p.grad.clone() for p in (weight, bias) if p is not None)], list(  # type: ignore[union-attr]
+    return [torch.cat(parts), *(p.grad.clone() for p in (weight, bias) if p is not None)], list(  # type: ignore[union-attr]
         torch.autograd.grad(logits, leaves, grad)
     )
 
@@ -111,6 +118,9 @@ def test_logits_are_the_weights_product(model: Any) -> None:
         for dtype, head in heads.items():
             assert head.logits(hidden).shape == (2, 3, 320)
             assert distance(head.logits(hidden), expected) < (TIGHT if dtype == torch.float32 else ROUNDED)
+            memory = torch.full((6, 320), torch.nan)
+            head.logits_into(hidden.view(6, -1), memory)
+            assert distance(memory.view(2, 3, 320), head.logits(hidden)) < TIGHT
         with torch.no_grad():
             model.head_weight.mul_(-1.5)
         for head in heads.values():
