@@ -165,7 +165,7 @@ def test_embedding_gradient_is_autograds(model: Any, room: int, monkeypatch: pyt
     monkeypatch.setattr(head_module, "_WAITING_BYTES", room)
     head = head_of(model)
     weight: torch.Tensor = model.module.get_input_embeddings().weight
-    embedding = EmbeddingGradient(weight, head)
+    embedding = EmbeddingGradient(model.module.get_input_embeddings(), head)
     ids = [torch.tensor([[5, 9, 5], [319, 5, 1]]), torch.tensor([[9, 9]])]
     factors = [random(*some.shape, weight.shape[1], seed=at) for at, some in enumerate(ids)]
     hidden, grad = random(4, weight.shape[1], seed=8), random(4, 320, seed=9)
@@ -186,7 +186,10 @@ def test_embedding_gradient_is_autograds(model: Any, room: int, monkeypatch: pyt
         head.finish_gradient()
         embedding.finish()
         leaf = weight.detach().requires_grad_()
-        loss = sum((functional.embedding(some, leaf) * factor).sum() for some, factor in zip(ids, factors, strict=True))
+        padding = model.module.get_input_embeddings().padding_idx
+        loss = sum(
+            (functional.embedding(some, leaf, padding) * factor).sum() for some, factor in zip(ids, factors, strict=True)
+        )
         if model.tied and order != "no head":
             loss = loss + (functional.linear(hidden, leaf) * grad).sum()
         assert distance(weight.grad, torch.autograd.grad(loss, leaf)[0]) < TIGHT, order  # type: ignore[arg-type]
@@ -199,7 +202,7 @@ def test_a_frozen_embedding_starts_the_graph_and_gets_nothing(model: Any) -> Non
     """Its output requires a gradient, so that layers behind it have one; the weight's own stays None."""
     weight = model.module.get_input_embeddings().weight
     model.module.requires_grad_(False)
-    embedding = EmbeddingGradient(weight, head_of(model))
+    embedding = EmbeddingGradient(model.module.get_input_embeddings(), head_of(model))
     embedded = embedding.embed(torch.tensor([[4, 7]]))
     (embedded * 2).sum().backward()
     embedding.finish()

@@ -48,6 +48,7 @@ class LanguageModel:
         self.adapter: Any = None  # adapters.Adapter, once one is attached
         self.head: Head | None = None  # what computes logits under autocast, once a policy trains the model
         self.embedding: EmbeddingGradient | None = None  # what gathers the embedding's gradient, likewise
+        self.projected = False  # whether the linear layers compute by projections under autocast, likewise
         self.compute_dtype = next(self.module.parameters()).dtype  # of matrix products; a trainer under autocast lowers it
         silence_dropout(self.module)
         head = self.module.get_output_embeddings()
@@ -79,6 +80,10 @@ class LanguageModel:
         decoder = self.module.get_decoder()
         if self.embedding is not None and torch.is_grad_enabled():
             inputs = {"inputs_embeds": self.embedding.embed(ids_BT)}
+        elif self.projected and torch.is_grad_enabled():
+            # A projection is in autograd's graph by its input alone: with a frozen embedding nothing else would put it there.
+            embedded = self.module.get_input_embeddings()(ids_BT)
+            inputs = {"inputs_embeds": embedded if embedded.requires_grad else embedded.requires_grad_()}
         else:
             inputs = {"input_ids": ids_BT}
         output = decoder(
@@ -93,7 +98,7 @@ class LanguageModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., D], in the head's precision."""
-        if self.head is not None and torch.is_autocast_enabled(self.device.type):
+        if self.head is not None and torch.is_autocast_enabled(self.device.type) and not torch.is_grad_enabled():
             return self.head.logits(hidden)
         return self.finish_logits(few_rows_linear(hidden, self.head_weight, self.head_bias))
 

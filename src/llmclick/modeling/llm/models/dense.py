@@ -93,7 +93,7 @@ class DenseDecoder:
         self.heads = int(config.num_attention_heads)
         self.key_heads = int(config.num_key_value_heads)
         self._rotary = decoder.rotary_emb
-        self.embedding = EmbeddingGradient(decoder.embed_tokens.weight, head) if head is not None else None
+        self.embedding = EmbeddingGradient(decoder.embed_tokens, head) if head is not None else None
         self._embedding = decoder.embed_tokens.weight
         self._norm = _Norm(decoder.norm)
         self._layers = [_Layer(layer, self.heads, self.key_heads, dtype, keep_plain) for layer in decoder.layers]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from llmclick.modeling.llm.models.linear import few_rows_linear
 from llmclick.modeling.llm.models.projection import add_product, gradient_of, packed, packed_linear
@@ -166,8 +166,9 @@ class Head:
 class EmbeddingGradient:
     """The gradient of the embedding's rows that were looked up; autograd's own is a dense tensor of the whole vocabulary."""
 
-    def __init__(self, weight_VD: Tensor, head: Head) -> None:
-        self.weight_VD = weight_VD
+    def __init__(self, embedding: nn.Embedding, head: Head) -> None:
+        self.weight_VD: Tensor = embedding.weight
+        self._padding_id = embedding.padding_idx  # torch gives its row no gradient for being looked up
         self._head = head
         self._waiting: list[tuple[Tensor, Tensor]] = []
 
@@ -195,5 +196,8 @@ class EmbeddingGradient:
         if self._waiting and self.weight_VD is self._head.model.head_weight:
             self._head.finish_gradient()  # the two share their gradient, and the head's may overwrite
         for ids_N, grad_ND in self._waiting:
+            if self._padding_id is not None:
+                real_n = (ids_N != self._padding_id).nonzero().squeeze(1)
+                ids_N, grad_ND = ids_N[real_n], grad_ND[real_n]
             gradient_of(self.weight_VD).index_add_(0, ids_N, grad_ND.to(self.weight_VD.dtype))
         self._waiting.clear()

@@ -20,7 +20,7 @@ _PACKED_FOR = 64
 
 _FEW, _ENOUGH = 320, 640
 """A micro-batch of few tokens leaves its weight gradients for later, until enough tokens are together: writing a gradient costs
-the same for 100 tokens as for 600."""
+the same for 100 tokens as for 600. A large model has no room for what would wait."""
 
 
 class Projection:
@@ -98,7 +98,8 @@ class Projection:
         grad_NK = grad_NM @ self._plain()
         if self.weights[0].requires_grad:
             self._waiting.append((grad_NM, x_NK))
-            if len(grad_NM) > _FEW or sum(len(grad) for grad, _ in self._waiting) >= _ENOUGH:
+            waiting = sum(len(grad) for grad, _ in self._waiting)
+            if not self._keep_plain or len(grad_NM) > _FEW or waiting >= _ENOUGH:
                 self._write()
             elif self._dtype == torch.float32:  # not converted, so it may be the caller's own memory
                 self._waiting[-1] = (grad_NM.clone(), x_NK)
@@ -245,7 +246,8 @@ class _Product(torch.autograd.Function):
 def project_in_bf16(decoder: nn.Module) -> list[Projection]:
     """Has every linear layer of a decoder, under autocast, compute by a projection of its own. Returns them.
 
-    Elsewhere the layers compute as before. Without autograd's graph nothing of it is built.
+    Elsewhere the layers compute as before. Autograd knows such a layer by its input alone, which therefore has to require
+    gradients even if nothing before it trains.
     """
     adapted = {id(layer.base_layer) for layer in decoder.modules() if hasattr(layer, "base_layer")}
     keep_plain = keeps_plain(decoder)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from llmclick.modeling.llm.models.dense import DenseDecoder, why_not
 from llmclick.modeling.llm.models.head import EmbeddingGradient, Head
 from llmclick.modeling.llm.models.projection import Projection, keeps_plain, project_in_bf16
-from llmclick.modeling.llm.process import trim_memory
+from llmclick.modeling.llm.process import map_large_blocks, trim_memory
 from llmclick.modeling.llm.sampling.dense import DenseModel
 from llmclick.modeling.llm.sampling.weights import SamplingCopy, sampling_copy
 
@@ -45,6 +45,8 @@ class Policy:
         self.general = why_not(model) if written_out else "it was switched off"
         # A small model is quicker if freed memory stays with the process from step to step.
         self._large = not keeps_plain(model.module.get_decoder())
+        if self._large:
+            map_large_blocks()
         self.head = Head(model, DTYPES[precision])
         self.decoder = DenseDecoder(model, DTYPES[precision], self.head) if self.general is None else None
         self._dense: DenseModel | None = None
@@ -56,9 +58,10 @@ class Policy:
             self._projections, self._embedding = self.decoder.projections, self.decoder.embedding
         elif model.device.type == "cpu":
             if type(model.module.get_input_embeddings()) is nn.Embedding:
-                self._embedding = EmbeddingGradient(model.module.get_input_embeddings().weight, self.head)
+                self._embedding = EmbeddingGradient(model.module.get_input_embeddings(), self.head)
             if precision == "bf16":
                 self._projections = project_in_bf16(model.module.get_decoder())
+                model.projected = True
             model.head, model.embedding = self.head, self._embedding
         elif precision == "bf16":
             self._copy = sampling_copy(model)

@@ -251,8 +251,7 @@ def _continue(
     hidden_ND = hidden_BTD[within_BT]
 
     def backward(grad_ND: Tensor) -> None:
-        if hidden_ND.requires_grad:
-            torch.autograd.backward(hidden_ND, grad_ND)
+        torch.autograd.backward(hidden_ND, grad_ND)
 
     return _Micro(rows, lengths, hidden_ND, targets_N, backward)
 
