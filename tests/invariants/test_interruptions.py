@@ -30,7 +30,11 @@ SIGNALLED = {
         "stopped while sampling for step 1 of 8",
     ),
     "sampling": (Moment(DRAW, 21, signal=signal.SIGTERM), 3, "stopped while sampling for step 4 of 8"),
-    "backward": (Moment("torch.autograd:backward", 7, signal=signal.SIGINT), None, "stopped after step"),
+    "backward": (
+        Moment("llmclick.modeling.llm.models.dense:attend_backward", 7, signal=signal.SIGINT),
+        None,
+        "stopped after step",
+    ),
     "checkpoint": (Moment(OVERLAY + "_write_shard", signal=signal.SIGTERM), None, "stopped after the train stage"),
     "validate": (Moment(DRAW, 5, inside=VALIDATE + "answers", signal=signal.SIGINT), None, "stopped while the base model"),
 }
@@ -56,7 +60,7 @@ def test_one_signal_stops_at_a_boundary(lab: Lab, whole: dict[str, Any], tmp_pat
 def test_a_second_signal_leaves_at_once(lab: Lab, whole: dict[str, Any], tmp_path: Path) -> None:
     """The second SIGTERM comes while the snapshot of the first is written: exit 130, that snapshot is not there, the one before
     is, and the same command continues from it."""
-    moments = (Moment(DRAW, 21, signal=signal.SIGTERM), Moment(SNAPSHOT + "save_file", 2, signal=signal.SIGTERM))
+    moments = (Moment(DRAW, 21, signal=signal.SIGTERM), Moment(SNAPSHOT + "write_tensors", 2, signal=signal.SIGTERM))
     stopped = lab.run(tmp_path / "out", *moments)
     assert stopped.code == 130, stopped.err
     assert snapshot_steps(experiment(tmp_path / "out") / "train" / "snapshots") == [2]
