@@ -63,10 +63,17 @@ def test_it_says_whether_and_what_to_change(share: float, pass_rate: float, trun
 
 
 def test_the_seconds_of_a_step_add_up(lab: Lab) -> None:
-    """Half of the groups have a signal: half of the gradient. Two iterations share a sampling; with beta every group trains."""
-    timed = StepSeconds(sample=4.0, gradient=6.0, update=0.5, sync=0.25)
-    assert seconds_per_step(lab.config(), timed, score=1.0, share=0.5) == 4 + 1 + 3 + 0.75
-    assert seconds_per_step(lab.config("method.iterations=2"), timed, score=1.0, share=0.5) == 2.5 + 3 + 0.75
+    """Of four groups half have a signal: 15/16 of the first one's 3 s, and (2 - 15/16) / 3 of the 3 s that the others add.
+
+    Two iterations share a sampling; with beta every group trains; one group alone costs its share.
+    """
+    timed = StepSeconds(sample=4.0, gradient=6.0, first_group=3.0, update=0.5, sync=0.25)
+    assert seconds_per_step(lab.config(), timed, score=1.0, share=0.5) == 4 + 1 + 3.875 + 0.75
+    assert seconds_per_step(lab.config(), timed, score=1.0, share=0.0) == 4 + 1 + 0.75
+    assert seconds_per_step(lab.config(), timed, score=1.0, share=1.0) == 4 + 1 + 6 + 0.75
+    assert seconds_per_step(lab.config("method.iterations=2"), timed, score=1.0, share=0.5) == 2.5 + 3.875 + 0.75
+    single = lab.config("training.batch_size=1", "training.accumulation=1")
+    assert seconds_per_step(single, timed, score=1.0, share=0.5) == 4 + 1 + 3 + 0.75
     kl = lab.config("method.beta=0.1", "training.adapter={name: lora}")
     assert seconds_per_step(kl, timed, score=1.0, share=0.5) == 4 + 1 + 6 + 0.75
 

@@ -152,7 +152,8 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
     sizes = sorted({asked, *(other for other in GROUP_SIZES if other <= size)})
     shares = [forecast(rewards, other, config.pipeline.seed) for other in sizes]
     can_learn, words = advice(shares, asked, pass_rate, truncated)
-    share = next(found.share for found in shares if found.group_size == asked)
+    # Its upper end: as a run learns, more groups get a signal than the untrained model's.
+    share = next(found.high for found in shares if found.group_size == asked)
     per_batch = config.training.batch_size * config.training.accumulation * asked
     return {
         "prompts": len(prompts),
@@ -172,10 +173,12 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """What one full batch takes: drawing it, its gradient with every group trained, the update, renewing the sampler."""
+    """What one full batch takes: drawing it, its gradient with every group and with one trained, the update, renewing the
+    sampler."""
 
     sample: float
     gradient: float
+    first_group: float
     update: float
     sync: float
 
@@ -225,15 +228,31 @@ def _time_step(config: Config, engine: Engine, stream: str) -> StepSeconds:
     updated = time.perf_counter()
     engine.policy.refresh()
     ended = time.perf_counter()
+    only_first_B = np.arange(rows) >= config.method.group_size
+    lone = dataclasses.replace(batch, silent_B=only_first_B, old={}, reference={})
+    engine.policy.zero_gradients()
+    alone = time.perf_counter()
+    accumulate_gradient(engine.policy, lone, engine.objective, denominators, first=True)
+    one_group = time.perf_counter() - alone
     update = (zeroed - sampled) + (updated - accumulated)
-    return StepSeconds(sampled - began, accumulated - zeroed, update, ended - updated)
+    return StepSeconds(sampled - began, accumulated - zeroed, one_group, update, ended - updated)
 
 
 def seconds_per_step(config: Config, timed: StepSeconds, score: float, share: float) -> float:
-    """Groups without a signal cost no gradient, unless a KL term acts on them; a batch is drawn and scored once for all its
-    iterations. `score` is for the rewards of a batch."""
-    trained = share if config.method.beta == 0 else 1.0
-    return (timed.sample + score) / config.method.iterations + trained * timed.gradient + timed.update + timed.sync
+    """Seconds of a step of which a `share` of the groups carries a signal; `score` is for the rewards of a batch.
+
+    Groups without a signal cost no gradient, unless a KL term acts on them. The first group that has one costs more than each
+    further one: with n groups the gradient takes P(any) first + (n share - P(any)) / (n - 1) (all - first). A batch is drawn
+    and scored once for all its iterations.
+    """
+    groups = config.training.batch_size * config.training.accumulation
+    gradient = timed.gradient
+    if config.method.beta == 0 and groups > 1:
+        some = 1 - (1 - share) ** groups
+        gradient = some * timed.first_group + (groups * share - some) / (groups - 1) * (timed.gradient - timed.first_group)
+    elif config.method.beta == 0:
+        gradient = share * timed.gradient
+    return (timed.sample + score) / config.method.iterations + gradient + timed.update + timed.sync
 
 
 def show_forecast(found: dict[str, Any], asked: int, steps: int, console: Console) -> None:
