@@ -48,7 +48,7 @@ def logprobs_with_gradient(
     spans = _spans(model, targets_N.shape[0])
     memory_NV = torch.empty(max(span.stop - span.start for span in spans), model.vocab_size, device=hidden_ND.device)
     for span in spans:
-        if model.softcap is None and model.logit_scale == 1.0:
+        if model.plain_head:
             with torch.no_grad():
                 _plain_chunk(head, hidden_ND, targets_N, temperature, slope, span, logprobs_N, grad_ND, memory_NV)
             continue
