@@ -8,41 +8,25 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from machine import versions
 from sides import peak_gb
-from workloads import WORKLOADS, comparable, rows, silent_groups, spread, typical
+from trl_side import Record
+from workloads import WORKLOADS, comparable, rows, typical
 
 
 def main() -> None:
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
     folder, name, steps, precision = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
     workload = WORKLOADS[name]
-    seconds: list[float] = []
-    lengths: list[int] = []
-    rewards: list[float] = []
-
-    class Clock(TrainerCallback):
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.start = time.perf_counter()
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            seconds.append(time.perf_counter() - self.start)
-
-    def reward(completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float]:
-        lengths.extend(len(ids) for ids in completion_ids)
-        rewards.extend(given := [spread(completion[0]["content"]) for completion in completions])
-        return given
-
+    record = Record()
     with tempfile.TemporaryDirectory() as out:
         config = GRPOConfig(
             output_dir=out,
@@ -68,23 +52,23 @@ def main() -> None:
         trainer = GRPOTrainer(
             model=AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32),
             processing_class=AutoTokenizer.from_pretrained(folder),
-            reward_funcs=reward,
+            reward_funcs=record.reward(),
             args=config,
             train_dataset=Dataset.from_list(data),
-            callbacks=[Clock()],
+            callbacks=[record.clock()],
         )
         trainer.train()
     size = workload.completions
-    silent = [silent_groups(rewards[step * size : (step + 1) * size], workload.group) for step in range(len(seconds))]
-    mean_length = sum(lengths) / len(lengths)
+    silent = record.silent(size, workload.group)
+    mean_length = sum(record.lengths) / len(record.lengths)
     print(
         json.dumps(
             {
                 "side": "trl",
                 "workload": name,
-                "seconds": [round(value, 3) for value in seconds],
+                "seconds": [round(value, 3) for value in record.seconds],
                 "silent_groups": silent,
-                "median_after_first": typical(seconds, comparable(silent)),
+                "median_after_first": typical(record.seconds, comparable(silent)),
                 "peak_gb": round(peak_gb(), 2),
                 "mean_length": round(mean_length, 2),
                 "tokens_per_step": round(mean_length * size),
