@@ -39,3 +39,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Hashes and converted models go to a folder of this test session, unless LLMCLICK_CACHE names one already."""
     if "LLMCLICK_CACHE" not in os.environ:
         os.environ["LLMCLICK_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(params=["in bf16", "in float32"])
+def bf16_products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Products of bf16 operands both ways: as on a processor that has arithmetic for bf16, and as on one that has none."""
+    from llmclick.modeling.llm.models import products
+
+    emulates = request.param == "in float32"
+    monkeypatch.setattr(products, "emulates_bf16", lambda device: emulates and device.type == "cpu")
+    return str(request.param)

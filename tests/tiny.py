@@ -319,6 +319,11 @@ def tiny_hybrid(
     return folder
 
 
+def tiny_family(folder: str | Path, *, hybrid: bool = False, **settings: Any) -> Path:
+    """`tiny_hybrid` or `tiny_dense`, for lists of families."""
+    return (tiny_hybrid if hybrid else tiny_dense)(folder, **settings)
+
+
 def source_of(folder: str | Path, **spec: Any) -> Any:
     """`folder` (or any other model.name) as llmclick resolves it."""
     from types import SimpleNamespace

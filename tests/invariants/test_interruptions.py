@@ -31,7 +31,7 @@ SIGNALLED = {
     ),
     "sampling": (Moment(DRAW, 21, signal=signal.SIGTERM), 3, "stopped while sampling for step 4 of 8"),
     "backward": (
-        Moment("llmclick.modeling.llm.models.dense:attend_backward", 7, signal=signal.SIGINT),
+        Moment("llmclick.modeling.llm.models.self_attention:attend_backward", 7, signal=signal.SIGINT),
         None,
         "stopped after step",
     ),

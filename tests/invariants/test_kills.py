@@ -27,7 +27,7 @@ MOMENTS = {
     "loading: the weights": Moment("llmclick.modeling.llm.models.base:load_language_model"),
     "sampling": Moment(DRAW, 27),
     "scoring": Moment("llmclick.rewards.scoring:Scorer.score", 3),
-    "backward: inside a step": Moment("llmclick.modeling.llm.models.dense:attend_backward", 7),
+    "backward: inside a step": Moment("llmclick.modeling.llm.models.self_attention:attend_backward", 7),
     "optimizer: before the weights move": Moment("torch.optim:AdamW.step", 3),
     "optimizer: after they moved": Moment("torch.optim:AdamW.step", 4, after=True),
     "recording: completions without their metrics": Moment("llmclick.tracking.metrics:MetricsFile.append", 5),

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from llmclick.modeling.llm.models import attention
-from llmclick.modeling.llm.models.attention import Block, Group, Span, attend, attend_backward, blocks_of
+from llmclick.modeling.llm.models import attention, products
+from llmclick.modeling.llm.models.attention import Block, Blocks, Group, Span, Square, attend, attend_backward, blocks_of
 
 HEADS, KEY_HEADS, SIZE, SCALE = 6, 2, 8, 0.3
 
@@ -63,19 +63,34 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor)
     return torch.einsum("hij,jhd->ihd", weights, v.repeat_interleave(repeats, 1)).reshape(len(q), -1)
 
 
+@pytest.fixture(autouse=True)
+def _no_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks, however few the tokens are, where a test does not say otherwise."""
+    monkeypatch.setattr(attention, "WHOLE_TOKENS", 0)
+
+
+def laid_out(groups: Sequence[Group]) -> Blocks:
+    return blocks_of(groups, HEADS, KEY_HEADS, torch.device("cpu"))
+
+
 def blocks(groups: Sequence[Group]) -> list[Block]:
-    return blocks_of(groups, HEADS, torch.device("cpu"))
+    found = laid_out(groups)
+    assert not isinstance(found, Square)
+    return list(found)
 
 
-@pytest.mark.parametrize("block_scores", BLOCK_SIZES)
+@pytest.mark.parametrize("block_scores", [*BLOCK_SIZES, 0])
 @pytest.mark.parametrize("lengths", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("prompts_first", [True, False])
 def test_output_and_gradients_are_a_masked_softmaxs(
     monkeypatch: pytest.MonkeyPatch, lengths: Lengths, block_scores: int, prompts_first: bool
 ) -> None:
-    """Output and the gradients of q, k and v to 1e-5, however the queries are cut into blocks."""
+    """Output and the gradients of q, k and v to 1e-5, however the queries are cut into blocks (0: one square)."""
     monkeypatch.setattr(attention, "BLOCK_SCORES", block_scores)
+    if not block_scores:
+        monkeypatch.setattr(attention, "WHOLE_TOKENS", 100)
     groups = groups_of(lengths, prompts_first)
+    assert isinstance(laid_out(groups), Square) == (not block_scores)
     tokens = sum(length + sum(rows) for length, rows in lengths)
     generator = torch.Generator().manual_seed(1)
     q, k, v = (
@@ -85,19 +100,23 @@ def test_output_and_gradients_are_a_masked_softmaxs(
     grad = torch.randn(expected.shape, generator=generator)
     gradients = torch.autograd.grad(expected, (q, k, v), grad)
     with torch.no_grad():
-        ours = attend(2 * q, k, v, blocks(groups), SCALE)
-        ours_q, ours_k, ours_v = attend_backward(grad, ours, 2 * q, k, v, blocks(groups), SCALE)
+        ours = attend(2 * q, k, v, laid_out(groups), SCALE)
+        ours_q, ours_k, ours_v = attend_backward(grad, ours, 2 * q, k, v, laid_out(groups), SCALE)
     assert torch.allclose(ours, expected, rtol=0, atol=1e-5)
     for one, other in zip((2 * ours_q, ours_k, ours_v), gradients, strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-5 * max(1.0, float(other.abs().max())))
 
 
-def test_large_scores_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("emulated", [True, False])
+@pytest.mark.parametrize("square", [True, False])
+def test_large_scores_in_bf16(monkeypatch: pytest.MonkeyPatch, square: bool, emulated: bool) -> None:
     """Scores of some hundreds: in bf16 they would be off by 1 and more, and the output by its own size; they are float32.
 
     What is left is the rounding of what is multiplied, to 1 in 256: 0.8 percent of the gradients is measured.
     """
     monkeypatch.setattr(attention, "BLOCK_SCORES", 600)
+    monkeypatch.setattr(attention, "WHOLE_TOKENS", 100 if square else 0)
+    monkeypatch.setattr(products, "emulates_bf16", lambda device: emulated)
     lengths = LAYOUTS["many"]
     groups = groups_of(lengths, True)
     tokens = sum(length + sum(rows) for length, rows in lengths)
@@ -108,8 +127,8 @@ def test_large_scores_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plain(*leaves, allowed(groups, tokens))
     grad = torch.randn(expected.shape, generator=generator).bfloat16()
     gradients = torch.autograd.grad(expected, leaves, grad.float())
-    ours = attend(q, k, v, blocks(groups), SCALE)
-    ours_gradients = attend_backward(grad, ours, q, k, v, blocks(groups), SCALE)
+    ours = attend(q, k, v, laid_out(groups), SCALE)
+    ours_gradients = attend_backward(grad, ours, q, k, v, laid_out(groups), SCALE)
     for one, other in zip((ours, *ours_gradients), (expected.detach(), *gradients), strict=True):
         assert float((one - other).norm() / other.norm()) < 0.015
 

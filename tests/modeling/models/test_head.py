@@ -70,6 +70,7 @@ def backward(head: Head, calls: Sequence[int], seed: int = 0) -> tuple[list[torc
     )
 
 
+@pytest.mark.usefixtures("bf16_products")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("calls", [[1], [30], [7, 1, 40]])
 def test_backward_is_autograds(model: Any, dtype: torch.dtype, calls: list[int]) -> None:
@@ -81,6 +82,7 @@ def test_backward_is_autograds(model: Any, dtype: torch.dtype, calls: list[int])
         model.head_weight.grad.fill_(torch.nan)
 
 
+@pytest.mark.usefixtures("bf16_products")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_slices_are_the_whole(model: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head too large for a copy, in slices of 100 of its 320 ids: logits and gradients as without; also without packing."""
@@ -109,6 +111,7 @@ def test_waiting_gradients_are_written_when_they_are_many(model: Any, monkeypatc
             assert distance(one, other) < TIGHT
 
 
+@pytest.mark.usefixtures("bf16_products")
 def test_logits_are_the_weights_product(model: Any) -> None:
     """hidden @ weight.T + bias, for any leading shape; weights that moved count at once in fp32, after `refresh` in bf16."""
     hidden = random(2, 3, model.head_weight.shape[1])

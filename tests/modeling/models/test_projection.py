@@ -47,6 +47,7 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one.float() - other.float()).norm() / other.float().norm())
 
 
+@pytest.mark.usefixtures("bf16_products")
 def test_the_product_is_the_layers_one_by_one() -> None:
     """In fp32 to 1e-6, in bf16 to its rounding of inputs, weights and result."""
     joined = layers()
@@ -56,6 +57,7 @@ def test_the_product_is_the_layers_one_by_one() -> None:
     assert distance(Projection(joined, torch.bfloat16)(x.bfloat16()), expected) < 0.005
 
 
+@pytest.mark.usefixtures("bf16_products")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_optimizer_step_is_seen(dtype: torch.dtype) -> None:
     """Steps on the layers' own parameters move the joined matrix and bias: at once in fp32, after `refresh` in bf16."""
@@ -95,6 +97,7 @@ def test_gradients_are_views_of_one_matrix() -> None:
     assert torch.allclose(torch.cat([layer.weight.grad for layer in joined]), grad.T @ x + 7, atol=1e-4)  # type: ignore[misc]
 
 
+@pytest.mark.usefixtures("bf16_products")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("calls", CALLS.values(), ids=CALLS)
 def test_waiting_gradients_are_the_immediate_ones(calls: list[int], dtype: torch.dtype) -> None:
@@ -216,6 +219,7 @@ def gradient(model: Any, projections: Sequence[Projection], precision: torch.dty
     return torch.cat(states), torch.cat([parameter.grad.reshape(-1).clone() for parameter in trainable])
 
 
+@pytest.mark.usefixtures("bf16_products")
 def test_projections_compute_what_autocast_computes(twins: list[Any]) -> None:
     """States and gradient under autocast lie as near to those of fp32 as autocast's own do, and nearer to those; twice over.
 

@@ -49,7 +49,9 @@ def resolve_compute(config: Config) -> Compute:
     if precision == "auto":
         precision = "bf16" if has_bf16(device) else "fp32"
     elif precision == "bf16" and not has_bf16(device):
-        notices.append("training.precision: bf16 is emulated on this processor and slower than fp32; auto would take fp32")
+        notices.append(
+            "training.precision: bf16 gains nothing here, the processor has no arithmetic for it; auto would take fp32"
+        )
     return Compute(device, precision, tuple(notices))
 
 

@@ -2,6 +2,7 @@
 
 A prompt's keys are computed once and all completions of its group attend to them, so that a long prompt with eight short
 answers costs one prompt and eight answers. Scores exist for one block at a time and are computed again in the backward pass.
+Few tokens are one masked square instead: less arithmetic than the operations that cut it into blocks.
 
 Shapes: N tokens, H query heads, K key-value heads, R = H / K, d head size; in a block P prompts, G rows of each, T queries of a
 row, S keys that all rows of a prompt share.
@@ -16,10 +17,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from llmclick.modeling.llm.models.products import product_dtype
+
 Item = TypeVar("Item")
 
 BLOCK_SCORES = 2**22
 """Scores of one block, all heads together: 16 MB in float32. One row of queries, or one query's keys, may exceed it."""
+
+WHOLE_TOKENS = 256
+"""So many tokens are one square of scores; a block's hundred small operations cost more than the half of it that is masked."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +65,37 @@ class Block:
     """[T, T], 0 where a query sees a key of its own row, else -inf."""
 
 
-def blocks_of(groups: Sequence[Group], heads: int, device: torch.device) -> list[Block]:
-    """Cuts the queries into blocks of at most BLOCK_SCORES scores where that is possible; a function of the lengths alone."""
+@dataclass(frozen=True)
+class Square:
+    """All tokens' queries and all tokens' keys."""
+
+    mask: Tensor
+    """[1, R * N, N], 0 where a query sees a key and -inf elsewhere."""
+
+
+Blocks = Square | Sequence[Block]
+
+
+def blocks_of(groups: Sequence[Group], heads: int, key_heads: int, device: torch.device) -> Blocks:
+    """One square if the tokens are few enough, else blocks; a function of the lengths alone."""
+    tokens = sum(group.prompt.length + sum(row.length for row in group.rows) for group in groups)
+    if tokens <= WHOLE_TOKENS:
+        return Square(_mask_of(groups, tokens).repeat(heads // key_heads, 1)[None].to(device))
+    return _blocks_of(groups, heads, device)
+
+
+def _mask_of(groups: Sequence[Group], tokens: int) -> Tensor:
+    mask = torch.full((tokens, tokens), -torch.inf)
+    for group in groups:
+        for span in (group.prompt, *group.rows):
+            own = slice(span.start, span.start + span.length)
+            mask[own, group.prompt.start : group.prompt.start + group.prompt.length] = 0
+            mask[own, own] = torch.full((span.length, span.length), -torch.inf).triu(1)
+    return mask
+
+
+def _blocks_of(groups: Sequence[Group], heads: int, device: torch.device) -> list[Block]:
+    """Cuts the queries into blocks of at most BLOCK_SCORES scores where that is possible."""
     most = max(1, BLOCK_SCORES // heads)
     ordered = sorted(groups, key=lambda group: -group.prompt.length)
     cut = []  # what one block holds: its rows by prompt, and the keys they share by prompt
@@ -130,28 +165,74 @@ def _block(rows: Sequence[Sequence[Span]], shared: Sequence[Span], device: torch
     )
 
 
-def attend(q_NHd: Tensor, k_NKd: Tensor, v_NKd: Tensor, blocks: Sequence[Block], scale: float) -> Tensor:
+def attend(q_NHd: Tensor, k_NKd: Tensor, v_NKd: Tensor, blocks: Blocks, scale: float) -> Tensor:
     """softmax(scale q k') v for every token, [N, H * d], in the precision of the inputs; the softmax is in float32."""
+    if isinstance(blocks, Square):
+        square = _Whole(q_NHd, k_NKd, blocks, scale)
+        return square.weighted(v_NKd).to(q_NHd.dtype)
     tokens, heads, size = q_NHd.shape
     out_NE = q_NHd.new_empty(tokens, heads * size)
     for block in blocks:
         part = _Part(q_NHd, k_NKd, v_NKd, block, scale)
         out = part.weighted(part.probabilities())
-        out_NE.index_copy_(0, block.tokens, part.flat(out).index_select(0, block.places))
+        out_NE.index_copy_(0, block.tokens, part.flat(out).index_select(0, block.places).to(out_NE.dtype))
     return out_NE
 
 
 def attend_backward(
-    grad_NE: Tensor, out_NE: Tensor, q_NHd: Tensor, k_NKd: Tensor, v_NKd: Tensor, blocks: Sequence[Block], scale: float
+    grad_NE: Tensor, out_NE: Tensor, q_NHd: Tensor, k_NKd: Tensor, v_NKd: Tensor, blocks: Blocks, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """d loss / d q [N, H, d], k and v [N, K, d] in float32, given d loss / d out [N, H * d] and out itself."""
-    grad_q, grad_k, grad_v = (torch.empty(x.shape, dtype=torch.float32, device=x.device) for x in (q_NHd, k_NKd, v_NKd))
     # sum over keys of P dP, without dP: the gradient of the output times the output.
     inner_NH = (grad_NE.float() * out_NE).view(q_NHd.shape).sum(dim=2)
+    if isinstance(blocks, Square):
+        return _Whole(q_NHd, k_NKd, blocks, scale).backward(grad_NE, inner_NH, v_NKd)
+    grad_q, grad_k, grad_v = (torch.empty(x.shape, dtype=torch.float32, device=x.device) for x in (q_NHd, k_NKd, v_NKd))
     for block in blocks:
         part = _Part(q_NHd, k_NKd, v_NKd, block, scale)
         part.backward(grad_NE, inner_NH, grad_q, grad_k, grad_v)
     return grad_q.mul_(scale), grad_k.mul_(scale), grad_v
+
+
+class _Whole:
+    """The square's queries [K, R N, d], keys [K, N, d] and probabilities [K, R N, N] in float32."""
+
+    def __init__(self, q_NHd: Tensor, k_NKd: Tensor, square: Square, scale: float) -> None:
+        self._shape = q_NHd.shape
+        self._key_heads = k_NKd.shape[1]
+        self._scale = scale
+        self._product = product_dtype(q_NHd.dtype, q_NHd.device)
+        self._q, self._k = self._by_head(q_NHd), k_NKd.float().transpose(0, 1)
+        # Scores in float32: rounded to bf16 they would be off by a percent where they are large.
+        self._probabilities = torch.softmax(torch.baddbmm(square.mask, self._q, self._k.mT, alpha=scale), dim=-1)
+
+    def weighted(self, v_NKd: Tensor) -> Tensor:
+        """Probabilities times values, [N, H * d]."""
+        out = torch.bmm(self._probabilities.to(self._product), v_NKd.to(self._product).transpose(0, 1))
+        return self._by_token(out).reshape(len(v_NKd), -1)
+
+    def backward(self, grad_NE: Tensor, inner_NH: Tensor, v_NKd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of q, k and v."""
+        grad = self._by_head(grad_NE.view(self._shape))
+        d_v = torch.bmm(self._probabilities.to(self._product).mT, grad.to(self._product))
+        # d scores = P (dP - sum of P dP), in float32 for the same reason as the scores.
+        d_scores = torch.bmm(grad, v_NKd.float().permute(1, 2, 0))
+        d_scores = d_scores.sub_(self._by_head(inner_NH[:, :, None])).mul_(self._probabilities).to(self._product)
+        nothing = d_scores.new_zeros(())
+        q, k = self._q.to(self._product), self._k.to(self._product)
+        d_q = torch.baddbmm(nothing, d_scores, k, beta=0, alpha=self._scale)
+        d_k = torch.baddbmm(nothing, d_scores.mT, q, beta=0, alpha=self._scale)
+        d_q = self._by_token(d_q).float().reshape(self._shape)
+        return d_q, d_k.float().transpose(0, 1), d_v.float().transpose(0, 1)
+
+    def _by_head(self, x_NHd: Tensor) -> Tensor:
+        tokens, heads, size = x_NHd.shape
+        x = x_NHd.view(tokens, self._key_heads, heads // self._key_heads, size).permute(1, 2, 0, 3)
+        return _laid_out(x, torch.float32).view(self._key_heads, -1, size)
+
+    def _by_token(self, x: Tensor) -> Tensor:
+        tokens, heads, size = self._shape
+        return x.view(self._key_heads, heads // self._key_heads, tokens, size).permute(2, 0, 1, 3)
 
 
 class _Part:
@@ -164,7 +245,7 @@ class _Part:
         heads, size = k_NKd.shape[1:]
         self.repeats = q_NHd.shape[1] // heads
         self.many = (prompts * heads, rows, self.repeats, queries, keys, size)
-        self.dtype = q_NHd.dtype
+        self.dtype = product_dtype(q_NHd.dtype, q_NHd.device)
         self.q_NHd, self.k_NKd, self.v_NKd = q_NHd, k_NKd, v_NKd
 
     def probabilities(self) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from llmclick.modeling.llm.models.linear import few_rows_linear
+from llmclick.modeling.llm.models.products import operand, product_dtype
 from llmclick.modeling.llm.models.projection import add_product, gradient_of, packed, packed_linear
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ class Head:
     def __init__(self, model: LanguageModel, dtype: torch.dtype) -> None:
         self.model = model
         self.dtype = dtype
+        self._product = product_dtype(dtype, model.device)
         self._short_VD: Tensor | None = None
-        self._packed: list[Tensor | None] = []
+        self._ready: list[Tensor | None] = []  # slices in the matrix unit's layout, or as products read them
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._empty = False
         self.alone = False
@@ -45,22 +47,30 @@ class Head:
     def refresh(self) -> None:
         """Brings the bf16 copies up to the weights. Nothing to do in float32."""
         frozen = not self.model.head_weight.requires_grad
-        if self.dtype == torch.float32 or (frozen and self._packed):
+        if self.dtype == torch.float32 or (frozen and self._ready):
             return
         weight_VD = self.model.head_weight.detach()
-        self._packed = []
+        self._ready = []
         if self._short_VD is None and weight_VD.numel() <= _KEPT:
-            self._short_VD = torch.empty_like(weight_VD, dtype=self.dtype)
+            self._short_VD = torch.empty_like(weight_VD, dtype=self._product)
         for span in self._slices():
             short = weight_VD[span].to(self.dtype)
             if self._short_VD is not None:
                 self._short_VD[span] = short
-            self._packed.append(packed(short))
+            if self._widens:
+                self._ready.append(short.to(self._product) if self._short_VD is None else self._short_VD[span])
+            else:
+                self._ready.append(packed(short))
+
+    @property
+    def _widens(self) -> bool:
+        """Whether operands in bf16 are multiplied in float32."""
+        return self._product != self.dtype
 
     def release(self) -> None:
         """Gives back the copies."""
         self._short_VD = None
-        self._packed = []
+        self._ready = []
         self._waiting.clear()
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -87,21 +97,26 @@ class Head:
 
     def _short_logits(self, hidden_ND: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Slices of the vocabulary with their logits [N, slice] in the compute precision."""
-        short_ND = hidden_ND.to(self.dtype)
-        bias_V = None if self.model.head_bias is None else self.model.head_bias.to(self.dtype)
+        short_ND = operand(hidden_ND, self.dtype, self._product)
+        bias_V = None if self.model.head_bias is None else operand(self.model.head_bias, self.dtype, self._product)
         for at, span in enumerate(self._slices()):
-            ready = self._packed[at] if self._packed else None
-            plain = self._plain(span) if ready is None else None
-            yield span, packed_linear(short_ND, plain, ready, None if bias_V is None else bias_V[span])
+            ready = self._ready[at] if self._ready else None
+            bias = None if bias_V is None else bias_V[span]
+            if self._widens:
+                yield span, few_rows_linear(short_ND, self._plain(span) if ready is None else ready, bias).to(self.dtype)
+            else:
+                yield span, packed_linear(short_ND, self._plain(span) if ready is None else None, ready, bias)
 
     def for_training(self) -> None:
         """Gives back the packed copy of a large head while activations need the room; see Projection.for_training."""
         if self._short_VD is None:
-            self._packed = []
+            self._ready = []
 
     def _plain(self, span: slice) -> Tensor:
-        """Some rows of the weight in the compute precision."""
-        return self.model.head_weight.detach()[span].to(self.dtype) if self._short_VD is None else self._short_VD[span]
+        """Some rows of the weight rounded to the compute precision, as products read them."""
+        if self._short_VD is None:
+            return operand(self.model.head_weight.detach()[span], self.dtype, self._product)
+        return self._short_VD[span]
 
     @torch.no_grad()
     def backward(self, grad_NV: Tensor, hidden_ND: Tensor) -> Tensor:
@@ -113,7 +128,7 @@ class Head:
         with torch.autocast(grad_NV.device.type, enabled=False):
             if bias_V is not None and bias_V.requires_grad:
                 gradient_of(bias_V).add_(grad_NV.sum(dim=0).to(bias_V.dtype))
-            short_NV = grad_NV.to(self.dtype)
+            short_NV = operand(grad_NV, self.dtype, self._product)
             if self.dtype == torch.float32 or self._short_VD is not None:
                 plain_VD = weight_VD.detach() if self._short_VD is None else self._short_VD
                 grad_ND = (short_NV @ plain_VD).float()
@@ -122,7 +137,7 @@ class Head:
                 for span in self._slices():
                     grad_ND += short_NV[:, span] @ self._plain(span)
             if weight_VD.requires_grad:
-                self._waiting.append((short_NV, hidden_ND.detach().to(self.dtype)))
+                self._waiting.append((short_NV, operand(hidden_ND.detach(), self.dtype, self._product)))
                 if sum(grad.nbytes for grad, _ in self._waiting) > _WAITING_BYTES:
                     self._write()
                 elif self.dtype == torch.float32:  # not converted, so it is the caller's own memory

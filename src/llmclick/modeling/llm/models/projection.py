@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from llmclick.modeling.llm.models.linear import few_rows_linear
+from llmclick.modeling.llm.models.products import operand, product_dtype
 
 _PACKED_FOR = 64
 """Rows that a packed matrix is laid out for; measured from 4 to 1,200 rows, no other value is faster at any of them."""
 
 _FEW, _ENOUGH = 320, 640
 """A micro-batch of few tokens leaves its weight gradients for later, until enough tokens are together: writing a gradient costs
-the same for 100 tokens as for 600. A large model has no room for what would wait."""
+the same for 100 tokens as for 600."""
 
 
 class Projection:
@@ -29,17 +30,20 @@ class Projection:
     The layers' weights become views of one matrix [M, K], and so do their gradients: one product where there were several,
     while every layer keeps its own parameters under their own names. In bf16 a copy in the layout that the processor's matrix
     unit reads is kept beside it, without which each call would lay it out anew; and with `keep_plain` a plain one for the
-    backward pass, which otherwise converts the weights once more. `refresh` renews them.
+    backward pass, which otherwise converts the weights once more. `refresh` renews them. On a processor without such a unit
+    there is one copy, of bf16 numbers in float32 (see products.py).
     """
 
-    def __init__(self, layers: Sequence[Any], dtype: torch.dtype, keep_plain: bool = True) -> None:
+    def __init__(self, layers: Sequence[Any], dtype: torch.dtype, keep_plain: bool = True, *, waits: bool = True) -> None:
         self._layers = list(layers)
         bases = [_base(layer) for layer in self._layers]
         self.weights = [base.weight for base in bases]
         self._biases = [base.bias for base in bases if base.bias is not None]
-        self._sizes = [int(weight.shape[0]) for weight in self.weights]
+        self.sizes = [int(weight.shape[0]) for weight in self.weights]
         self._dtype = dtype
+        self._product = product_dtype(dtype, self.weights[0].device)
         self._keep_plain = keep_plain
+        self._waits = waits  # whether there is room for gradients that are written later
         self.weight_MK = _joined(self.weights)
         self._bias_M = _joined(self._biases) if self._biases else None
         self._gradient_MK: Tensor | None = None
@@ -54,25 +58,34 @@ class Projection:
     def refresh(self) -> None:
         """Brings the bf16 copies up to the weights."""
         frozen = not self.weights[0].requires_grad
-        if self._dtype == torch.float32 or (frozen and self._packed is not None):
+        ready = self._short_MK if self._widens else self._packed
+        if self._dtype == torch.float32 or (frozen and ready is not None):
             return
         self._packed = None
         if self._short_MK is None:
-            self._short_MK = self.weight_MK.to(self._dtype)
+            self._short_MK = operand(self.weight_MK, self._dtype, self._product)
         else:
-            self._short_MK.copy_(self.weight_MK)
-        self._packed = packed(self._short_MK)
-        if not self._keep_plain:
-            self._short_MK = None
-        self._short_bias_M = None if self._bias_M is None else self._bias_M.to(self._dtype)
+            self._short_MK.copy_(self.weight_MK.to(self._dtype))
+        if not self._widens:
+            self._packed = packed(self._short_MK)
+            if not self._keep_plain:
+                self._short_MK = None
+        self._short_bias_M = None if self._bias_M is None else operand(self._bias_M, self._dtype, self._product)
+
+    @property
+    def _widens(self) -> bool:
+        """Whether operands in bf16 are multiplied in float32."""
+        return self._product != self._dtype
 
     def for_training(self) -> None:
-        """Gives back the packed copy of a large model while activations need the room: weights are then converted when used.
+        """Gives back the copy of a large model while activations need the room: weights are then converted when used.
 
         Called before every training pass, so that the numbers do not depend on whether a copy happens to exist.
         """
         if not self._keep_plain:
             self._packed = None
+            if self._widens:
+                self._short_MK = None
 
     def release(self) -> None:
         """Gives back the copies and the gradient's memory."""
@@ -81,39 +94,44 @@ class Projection:
 
     def __call__(self, x_NK: Tensor) -> Tensor:
         """[N, M] in the compute precision, of x in that precision."""
+        wide_NK = x_NK.to(self._product)
         if self._dtype == torch.float32:
-            y_NM = few_rows_linear(x_NK, self.weight_MK, self._bias_M)
+            y_NM = few_rows_linear(wide_NK, self.weight_MK, self._bias_M)
+        elif self._widens:
+            y_NM = few_rows_linear(wide_NK, self._plain(), self._short_bias_M).to(self._dtype)
         else:
             y_NM = packed_linear(x_NK, self._plain() if self._packed is None else None, self._packed, self._short_bias_M)
         for adapter, part in self._adapters():
+            low_Nr = operand(functional.linear(wide_NK, self._matrix(adapter.a_rK)), self._dtype, self._product)
             part_NM = y_NM[:, part]
-            part_NM += (functional.linear(functional.linear(x_NK, adapter.a(x_NK)), adapter.b(x_NK)) * adapter.scale).to(
-                y_NM.dtype
-            )
+            part_NM += functional.linear(low_Nr, self._matrix(adapter.b_Mr)).to(self._dtype) * adapter.scale
         return y_NM
 
     @torch.no_grad()
     def backward(self, grad_NM: Tensor, x_NK: Tensor) -> Tensor:
         """d loss / d x [N, K]; gradients of the weights that train are added to their `.grad`."""
-        grad_NK = grad_NM @ self._plain()
+        wide_NM = grad_NM.to(self._product)
+        grad_NK = (wide_NM @ self._plain()).to(self._dtype)
         if self.weights[0].requires_grad:
-            self._waiting.append((grad_NM, x_NK))
+            self._waiting.append((wide_NM, x_NK))
             waiting = sum(len(grad) for grad, _ in self._waiting)
-            if not self._keep_plain or len(grad_NM) > _FEW or waiting >= _ENOUGH:
+            if not self._waits or len(grad_NM) > _FEW or waiting >= _ENOUGH:
                 self._write()
             elif self._dtype == torch.float32:  # not converted, so it may be the caller's own memory
                 self._waiting[-1] = (grad_NM.clone(), x_NK)
         if self._biases and self._biases[0].requires_grad:
-            sums = torch.split(grad_NM.sum(dim=0, dtype=torch.float32), self._sizes)
+            sums = torch.split(grad_NM.sum(dim=0, dtype=torch.float32), self.sizes)
             for bias, bias_part in zip(self._biases, sums, strict=True):
                 gradient_of(bias).add_(bias_part)
-        for adapter, part in self._adapters():
-            part_NM = grad_NM[:, part]
-            a_rK, b_Mr = adapter.a(x_NK), adapter.b(x_NK)
-            grad_Nr = (part_NM @ b_Mr).mul_(adapter.scale)
-            grad_NK += grad_Nr @ a_rK
-            add_product(gradient_of(adapter.a_rK), grad_Nr, x_NK)
-            add_product(gradient_of(adapter.b_Mr), part_NM, functional.linear(x_NK, a_rK).mul_(adapter.scale))
+        adapters = self._adapters()
+        wide_NK = x_NK.to(self._product) if adapters else x_NK
+        for adapter, part in adapters:
+            part_NM = wide_NM[:, part]
+            a_rK, b_Mr = self._matrix(adapter.a_rK), self._matrix(adapter.b_Mr)
+            grad_Nr = operand((part_NM @ b_Mr).mul_(adapter.scale), self._dtype, self._product)
+            grad_NK += (grad_Nr @ a_rK).to(self._dtype)
+            add_product(gradient_of(adapter.a_rK), grad_Nr, wide_NK)
+            add_product(gradient_of(adapter.b_Mr), part_NM, functional.linear(wide_NK, a_rK).mul_(adapter.scale))
         return grad_NK
 
     def clear_gradient(self) -> set[int]:
@@ -123,8 +141,11 @@ class Projection:
         return {id(weight) for weight in self.weights} if self._empty else set()
 
     def _plain(self) -> Tensor:
-        """The weights [M, K] in the compute precision."""
-        return self.weight_MK.to(self._dtype) if self._short_MK is None else self._short_MK
+        """The weights [M, K] rounded to the compute precision, as products read them."""
+        return self._matrix(self.weight_MK) if self._short_MK is None else self._short_MK
+
+    def _matrix(self, weight: Tensor) -> Tensor:
+        return operand(weight.detach(), self._dtype, self._product)
 
     @torch.no_grad()
     def finish_gradient(self) -> None:
@@ -140,6 +161,7 @@ class Projection:
         grads, inputs = zip(*self._waiting, strict=True)
         grad_NM, x_NK = (parts[0] if len(parts) == 1 else torch.cat(parts) for parts in (grads, inputs))
         self._waiting.clear()
+        x_NK = x_NK.to(self._product)
         gradient_MK = self._gradient()
         if not self._empty:
             add_product(gradient_MK, grad_NM, x_NK)
@@ -155,7 +177,7 @@ class Projection:
         if self._gradient_MK is None or own is None or own.data_ptr() != self._gradient_MK.data_ptr():
             # Filled at once where it counts as zero: see _write and finish_gradient.
             whole_MK = torch.empty_like(self.weight_MK) if self._empty else torch.zeros_like(self.weight_MK)
-            for weight, part in zip(self.weights, torch.split(whole_MK, self._sizes), strict=True):
+            for weight, part in zip(self.weights, torch.split(whole_MK, self.sizes), strict=True):
                 if weight.grad is not None and not self._empty:
                     part.copy_(weight.grad)
                 weight.grad = part.detach()
@@ -165,7 +187,7 @@ class Projection:
     def _adapters(self) -> list[tuple[_LowRank, slice]]:
         found = []
         start = 0
-        for layer, size in zip(self._layers, self._sizes, strict=True):
+        for layer, size in zip(self._layers, self.sizes, strict=True):
             if not isinstance(layer, nn.Linear) and not layer.disable_adapters:
                 for name in layer.active_adapters:
                     found.append((_LowRank(layer, name), slice(start, start + size)))
@@ -180,14 +202,6 @@ class _LowRank:
         self.a_rK: Tensor = layer.lora_A[name].weight
         self.b_Mr: Tensor = layer.lora_B[name].weight
         self.scale = float(layer.scaling[name])
-
-    def a(self, like: Tensor) -> Tensor:
-        """A [r, K] in the precision of `like`."""
-        return self.a_rK.detach().to(like.dtype)
-
-    def b(self, like: Tensor) -> Tensor:
-        """B [M, r] in the precision of `like`."""
-        return self.b_Mr.detach().to(like.dtype)
 
 
 def add_product(gradient_MK: Tensor, left_NM: Tensor, right_NK: Tensor) -> None:
@@ -256,7 +270,7 @@ def project_in_bf16(decoder: nn.Module) -> list[Projection]:
     for layer in decoder.modules():
         is_plain = type(layer) is nn.Linear and id(layer) not in adapted and not _is_low_rank(layer, decoder)
         if (is_plain or hasattr(layer, "base_layer")) and can_join([layer]):
-            projection = Projection([layer], torch.bfloat16, keep_plain)
+            projection = Projection([layer], torch.bfloat16, keep_plain, waits=keep_plain)
             layer.__dict__["projection"] = projection
             layer.__dict__["projected_from"] = layer.forward
             layer.__dict__["forward"] = MethodType(_projected, layer)

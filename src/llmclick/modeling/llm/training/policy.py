@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from llmclick.modeling.llm.models.dense import DenseDecoder, why_not
+from llmclick.modeling.llm.models.decoder import Decoder, why_not
 from llmclick.modeling.llm.models.head import EmbeddingGradient, Head
+from llmclick.modeling.llm.models.products import product_dtype
 from llmclick.modeling.llm.models.projection import Projection, keeps_plain, project_in_bf16
 from llmclick.modeling.llm.process import map_large_blocks, trim_memory
-from llmclick.modeling.llm.sampling.dense import DenseModel
 from llmclick.modeling.llm.sampling.weights import SamplingCopy, sampling_copy
+from llmclick.modeling.llm.sampling.written_out import WrittenOutModel
 
 if TYPE_CHECKING:
     from llmclick.modeling.llm.compute import Precision
@@ -43,18 +44,22 @@ class Policy:
             name: parameter for name, parameter in model.module.named_parameters() if parameter.requires_grad
         }
         self.general = why_not(model) if written_out else "it was switched off"
-        # A small model is quicker if freed memory stays with the process from step to step.
-        self._large = not keeps_plain(model.module.get_decoder())
-        if self._large:
+        # A small model is quicker if freed memory stays with the process from step to step; a large one would not fit. The
+        # written-out decoder keeps so little of its activations that it makes no difference.
+        large = not keeps_plain(model.module.get_decoder())
+        self._trims = large and self.general is not None
+        widens = product_dtype(DTYPES[precision], model.device) != DTYPES[precision]
+        self._drops_copies = large and (self.general is not None or widens)
+        if self._trims:
             map_large_blocks()
         self.head = Head(model, DTYPES[precision])
-        self.decoder = DenseDecoder(model, DTYPES[precision], self.head) if self.general is None else None
-        self._dense: DenseModel | None = None
+        self.decoder = Decoder(model, DTYPES[precision], self.head) if self.general is None else None
+        self._written_out: WrittenOutModel | None = None
         self._copy: SamplingCopy | None = None
         self._projections: list[Projection] = []
         self._embedding: EmbeddingGradient | None = None
         if self.decoder is not None:
-            self._dense = DenseModel(model, self.decoder, self.head)
+            self._written_out = WrittenOutModel(model, self.decoder, self.head)
             self._projections, self._embedding = self.decoder.projections, self.decoder.embedding
         elif model.device.type == "cpu":
             if type(model.module.get_input_embeddings()) is nn.Embedding:
@@ -71,8 +76,8 @@ class Policy:
     @property
     def sampler_model(self) -> LanguageModel:
         """What the sampler decodes with."""
-        if self._dense is not None:
-            return self._dense
+        if self._written_out is not None:
+            return self._written_out
         return self._copy.model if self._copy else self.model
 
     def refresh(self) -> None:
@@ -111,9 +116,10 @@ class Policy:
 
     def for_training(self) -> None:
         """Before each training pass: a large model's sampling copies make room."""
-        for part in self._parts():
-            part.for_training()
-        if self._large:
+        if self._drops_copies:
+            for part in self._parts():
+                part.for_training()
+        if self._trims:
             trim_memory()
 
     def _parts(self) -> list[Projection | Head]:
@@ -125,7 +131,7 @@ class Policy:
             part.finish_gradient()
         if self._embedding is not None:
             self._embedding.finish()
-        if self._large:
+        if self._trims:
             trim_memory()
 
     def release(self) -> None:

@@ -20,14 +20,14 @@ from llmclick.modeling.llm.methods.losses import (
     sampler_weight,
     token_weights,
 )
-from llmclick.modeling.llm.models.attention import Group, Span, blocks_of
+from llmclick.modeling.llm.models.attention import Group, Span
 from llmclick.modeling.llm.sampling.local import pad_left, positions_of
 from llmclick.modeling.llm.training.batch import Chunk, SampledBatch, plan, plan_packed
 from llmclick.modeling.llm.training.logprobs import logprobs_with_gradient, token_logprobs
 
 if TYPE_CHECKING:
     from llmclick.modeling.llm.methods.base import Method
-    from llmclick.modeling.llm.models.dense import DenseDecoder
+    from llmclick.modeling.llm.models.decoder import Decoder
     from llmclick.modeling.llm.training.policy import Policy
 
 
@@ -258,7 +258,7 @@ def _continue(
 
 def _packed(
     policy: Policy,
-    decoder: DenseDecoder,
+    decoder: Decoder,
     batch: SampledBatch,
     groups: Sequence[tuple[int, tuple[int, ...]]],
     *,
@@ -267,18 +267,15 @@ def _packed(
     """One micro-batch of prompts and their rows, laid out one after another and forwarded at once."""
     model = policy.model
     ids: list[int] = []
-    positions: list[int] = []
     scored: list[int] = []
     spans = []
     for prompt, rows in groups:
         start, length = len(ids), len(batch.prompts[prompt])
         ids += batch.prompts[prompt]
-        positions += range(length)
         continued = []
         for row in rows:
             row_start, fed = len(ids), batch.completions[row].ids[:-1]
             ids += fed
-            positions += range(length, length + len(fed))
             # The prompt's last token predicts a row's first, each token the next one.
             scored += [start + length - 1, *range(row_start, len(ids))]
             if fed:
@@ -289,8 +286,7 @@ def _packed(
     targets_N = torch.tensor([token for row in rows for token in batch.completions[row].ids], device=model.device)
     inputs = (
         torch.tensor(ids, device=model.device),
-        torch.tensor(positions, device=model.device),
-        blocks_of(spans, decoder.heads, model.device),
+        decoder.layout(spans),
         torch.tensor(scored, device=model.device),
     )
     if not training:

@@ -12,12 +12,13 @@ import torch
 
 from llmclick.modeling.llm.compute import Precision
 from llmclick.modeling.llm.sampling.base import Completion, Request
-from llmclick.modeling.llm.sampling.dense import DenseModel
 from llmclick.modeling.llm.sampling.local import LocalSampler
+from llmclick.modeling.llm.sampling.written_out import WrittenOutModel
 from llmclick.modeling.llm.training.policy import Policy
-from tests.tiny import load_tiny, tiny_dense
+from tests.tiny import load_tiny, tiny_dense, tiny_family
 
 FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3_5": {"hybrid": True},
     "llama": {},
     "mistral-untied": {"style": "mistral", "tie": False},
     "qwen2": {"style": "qwen2"},
@@ -30,7 +31,7 @@ PROMPTS = {"padded": [3, 17, 1, 8, 30], "equal": [6, 6, 6], "one prompt": [9], "
 
 @pytest.fixture(params=FAMILIES, scope="module")
 def family_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_dense(tmp_path_factory.mktemp("family"), **FAMILIES[request.param])
+    return tiny_family(tmp_path_factory.mktemp("family"), **FAMILIES[request.param])
 
 
 def requests(lengths: Sequence[int]) -> list[Request]:
@@ -51,7 +52,7 @@ def sampled(
 ) -> list[Completion]:
     """Completions of all prompts, from a policy with its decoder written out or without."""
     policy = Policy(load_tiny(folder), precision, written_out=written_out)
-    assert isinstance(policy.sampler_model, DenseModel) == written_out
+    assert isinstance(policy.sampler_model, WrittenOutModel) == written_out
     sampler = LocalSampler(
         policy.sampler_model, seed=11, temperature=temperature, max_new_tokens=new, rows=rows, autocast=policy.autocast
     )
@@ -101,6 +102,7 @@ def test_alone_and_together(family_folder: Path) -> None:
     assert_same(together, apart)
 
 
+@pytest.mark.usefixtures("bf16_products")
 def test_weights_that_moved_are_sampled_from(dense_folder: Path) -> None:
     """After `refresh` the sampler, in fp32 and bf16, decodes with the new weights: as a policy that starts from them."""
     for precision in ("fp32", "bf16"):
@@ -131,6 +133,7 @@ def peaked_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_dense(tmp_path_factory.mktemp("peaked"), hidden=64, tie=False, scale=0.25)
 
 
+@pytest.mark.usefixtures("bf16_products")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_tokens_are_drawn_from_the_models_distribution(peaked_folder: Path, precision: Precision, temperature: float) -> None:

@@ -13,10 +13,10 @@ from llmclick.config.methods import GrpoMethod
 from llmclick.config.schema import AdapterSpec, RewardSpec
 from llmclick.modeling.llm.compute import Precision
 from llmclick.modeling.llm.methods.grpo import Grpo
-from llmclick.modeling.llm.models import dense, head
+from llmclick.modeling.llm.models import decoder, head
 from llmclick.modeling.llm.models.adapters import attach
-from llmclick.modeling.llm.models.attention import Group, Span, blocks_of
-from llmclick.modeling.llm.models.dense import DenseDecoder, why_not
+from llmclick.modeling.llm.models.attention import Group, Span
+from llmclick.modeling.llm.models.decoder import Decoder, why_not
 from llmclick.modeling.llm.sampling.base import Request
 from llmclick.modeling.llm.sampling.local import LocalSampler
 from llmclick.modeling.llm.training import policy as policy_module
@@ -24,10 +24,12 @@ from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.logprobs import logprobs_with_gradient
 from llmclick.modeling.llm.training.policy import Policy
 from llmclick.modeling.llm.training.step import Objective, accumulate_gradient
-from tests.tiny import load_tiny, tiny_dense
+from tests.tiny import load_tiny, tiny_dense, tiny_family
 
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 8}
 FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3_5": {"hybrid": True, "seed": 1},
+    "qwen3_5-untied": {"hybrid": True, "seed": 3, "tie": False},
     "llama": {},
     "llama-untied": {"tie": False},
     "llama-biases": {"config": {"attention_bias": True, "mlp_bias": True}},
@@ -45,34 +47,30 @@ GROUPS = [(5, (3, 1, 6)), (9, (4,)), (3, ()), (1, (2, 2))]
 
 @pytest.fixture(params=FAMILIES, scope="module")
 def family_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_dense(tmp_path_factory.mktemp("family"), **FAMILIES[request.param])
+    return tiny_family(tmp_path_factory.mktemp("family"), **FAMILIES[request.param])
 
 
 class Packed:
     """GROUPS laid out one after another, and the same as sequences for a model that knows nothing of groups."""
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         generator = np.random.default_rng(7)
         ids: list[int] = []
-        positions: list[int] = []
         groups = []
         self.sequences: list[list[int]] = []  # places of each sequence's tokens: a prompt alone, or behind it a row
         for length, rows in GROUPS:
             start = len(ids)
             prompt = list(range(start, start + length))
-            positions += range(length)
             ids += generator.integers(3, 300, size=length).tolist()
             spans = []
             self.sequences.append(prompt)
             for row in rows:
                 spans.append(Span(len(ids), row))
                 self.sequences.append([*prompt, *range(len(ids), len(ids) + row)])
-                positions += range(length, length + row)
                 ids += generator.integers(3, 300, size=row).tolist()
             groups.append(Group(Span(start, length), spans))
         self.ids = torch.tensor(ids)
-        self.positions = torch.tensor(positions)
-        self.blocks = blocks_of(groups, heads, torch.device("cpu"))
+        self.layout = decoder.layout(groups)
         # Prompts are scored too, in an order of its own and not everywhere; every sequence's last token is.
         self.scored = torch.tensor([place for place in reversed(range(len(ids))) if place % 4])
         draws = torch.Generator().manual_seed(3)
@@ -121,8 +119,9 @@ def test_states_and_gradients_are_transformers(family_folder: Path, targets: Any
     policy = Policy(*_ordered(adapted(family_folder, targets)))
     assert policy.decoder is not None, policy.general
     reference, _ = adapted(family_folder, targets)
-    packed = Packed(policy.decoder.heads)
+    packed = Packed(policy.decoder)
     hidden_ND, logits_NV = packed.plain(reference.module)
+    logits_NV = logits_NV.index_fill(1, torch.tensor(reference.suppressed_ids, dtype=torch.int64), -torch.inf)
     logprobs_N = logits_NV[packed.scored].log_softmax(dim=1).gather(1, packed.targets[:, None])[:, 0]
     parameters = {name: p for name, p in reference.module.named_parameters() if p.requires_grad}
     expected = dict(
@@ -130,7 +129,7 @@ def test_states_and_gradients_are_transformers(family_folder: Path, targets: Any
     )
     for _ in range(2):
         policy.zero_gradients()
-        ours_MD, tape = policy.decoder.forward(packed.ids, packed.positions, packed.blocks, packed.scored, training=True)
+        ours_MD, tape = policy.decoder.forward(packed.ids, packed.layout, packed.scored, training=True)
         assert distance(ours_MD, hidden_ND[packed.scored]) < 1e-5
         ours_N, grad_MD = logprobs_with_gradient(policy.head, ours_MD, packed.targets, 1.0, lambda span, _: packed.slope[span])
         assert torch.allclose(ours_N, logprobs_N, atol=1e-5)
@@ -147,6 +146,7 @@ def _ordered(model_and_adapter: tuple[Any, Any], precision: Precision = "fp32") 
     return model, precision, adapter
 
 
+@pytest.mark.usefixtures("bf16_products")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_adapter_off_is_the_base_model(family_folder: Path, precision: Precision) -> None:
     """With the adapter disabled the states are those of a decoder without one, bit for bit; with it on they are not."""
@@ -154,8 +154,8 @@ def test_adapter_off_is_the_base_model(family_folder: Path, precision: Precision
     base = Policy(load_tiny(family_folder), precision)
     assert policy.decoder is not None
     assert base.decoder is not None
-    packed = Packed(base.decoder.heads)
-    inputs = (packed.ids, packed.positions, packed.blocks, packed.scored)
+    packed = Packed(base.decoder)
+    inputs = (packed.ids, packed.layout, packed.scored)
     with policy.reference():
         off = policy.decoder.forward(*inputs)
     assert torch.equal(off, base.decoder.forward(*inputs))
@@ -165,7 +165,7 @@ def test_adapter_off_is_the_base_model(family_folder: Path, precision: Precision
 def test_parameters_keep_their_names_and_values(family_folder: Path) -> None:
     """Joining the layers changes neither a name nor a number of the state dict."""
     model, untouched = load_tiny(family_folder), load_tiny(family_folder)
-    DenseDecoder(model, torch.float32)
+    Decoder(model, torch.float32)
     before = untouched.state_dict()
     after = model.state_dict()
     assert list(after) == list(before)
@@ -175,7 +175,7 @@ def test_parameters_keep_their_names_and_values(family_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"style": "gemma2"}, "gemma2 is not among llama, mistral, qwen2, qwen3"),
+        ({"style": "gemma2"}, "gemma2 is not among llama, mistral, qwen2, qwen3, qwen3_5_text"),
         ({"style": "mistral", "config": {"sliding_window": 16}}, "it attends in a sliding window"),
         (
             {"style": "qwen2", "config": {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}},
@@ -194,11 +194,6 @@ def test_other_shapes_keep_transformers_code(tmp_path: Path, settings: dict[str,
     assert why_not(model) == reason
     policy = Policy(model, "fp32")
     assert (policy.general, policy.decoder, policy.sampler_model) == (reason, None, model)
-
-
-def test_hybrids_keep_transformers_code(hybrid_folder: Path) -> None:
-    """A gated delta net is no Llama."""
-    assert why_not(load_tiny(hybrid_folder)) == "qwen3_5_text is not among llama, mistral, qwen2, qwen3"
 
 
 def test_layers_that_train_in_part_keep_transformers_code(dense_folder: Path) -> None:
@@ -246,6 +241,7 @@ def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
     return float(torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=0))
 
 
+@pytest.mark.usefixtures("bf16_products")
 def test_bf16_is_close_to_transformers_bf16_and_to_fp32(wide_folder: Path) -> None:
     """Log-probabilities of both codes agree to 0.02 nats in the mean (0.006 is measured), and so does fp32.
 
@@ -261,10 +257,11 @@ def test_bf16_is_close_to_transformers_bf16_and_to_fp32(wide_folder: Path) -> No
     assert float(gradient.norm() / exact_gradient.norm()) == pytest.approx(1, abs=0.02)
 
 
+@pytest.mark.usefixtures("bf16_products")
 def test_bf16_of_a_large_model(wide_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that is too large to keep plain copies converts its weights when they are used: the same numbers, as near."""
     kept, gradient = stepped(wide_folder, "bf16")
-    monkeypatch.setattr(dense, "keeps_plain", lambda decoder: False)
+    monkeypatch.setattr(decoder, "keeps_plain", lambda decoder: False)
     monkeypatch.setattr(policy_module, "keeps_plain", lambda decoder: False)
     monkeypatch.setattr(head, "_KEPT", 0)
     converted, other_gradient = stepped(wide_folder, "bf16")

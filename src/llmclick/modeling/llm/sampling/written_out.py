@@ -7,23 +7,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmclick.modeling.llm.models.attention import Group, Span, blocks_of
+from llmclick.modeling.llm.models.attention import Group, Span
 from llmclick.modeling.llm.models.base import LanguageModel
-from llmclick.modeling.llm.models.dense import DenseCache, DenseDecoder
+from llmclick.modeling.llm.models.decoder import Decoder, Layer
+from llmclick.modeling.llm.models.decoder_cache import DecoderCache
 from llmclick.modeling.llm.models.head import Head
 
 
-class DenseModel(LanguageModel):
+class WrittenOutModel(LanguageModel):
     """The language model `model`, with hidden states and logits from its written-out decoder. It samples and never trains."""
 
-    def __init__(self, model: LanguageModel, decoder: DenseDecoder, head: Head) -> None:
+    def __init__(self, model: LanguageModel, decoder: Decoder, head: Head) -> None:
         vars(self).update(vars(model))
         self.decoder = decoder
         self.head = head
 
     def new_cache(self, *, training: bool) -> Any:
         """An empty cache; its memory is laid out when the prompts' lengths are known."""
-        return DenseCache()
+        return DecoderCache()
 
     def hidden(
         self,
@@ -41,23 +42,28 @@ class DenseModel(LanguageModel):
         places_N = real_BT.reshape(-1).nonzero().squeeze(1)
         lengths = real_BT.sum(dim=1).tolist()
         starts = [sum(lengths[:row]) for row in range(rows)]
-        blocks = blocks_of(
-            [Group(Span(start, real), []) for start, real in zip(starts, lengths, strict=True)], self.decoder.heads, self.device
+        layout = self.decoder.layout(
+            [Group(Span(start, real), []) for start, real in zip(starts, lengths, strict=True)],
+            positions_BT.expand(rows, length).reshape(-1)[places_N],
         )
         if cache is not None:
-            cache.lay_out(self.decoder, rows, length)
+            self.decoder.lay_out(cache, rows, length)
+        buffers = iter(() if cache is None else zip(cache.keys, cache.values, strict=True))
 
-        def keep_keys(layer: int, keys_NKd: Tensor, values_NKd: Tensor) -> None:
-            for buffer, states in ((cache.keys[layer], keys_NKd), (cache.values[layer], values_NKd)):
+        def keep_states(layer: Layer, kept: dict[str, Tensor]) -> None:
+            if "state" in kept:
+                cache.states.append(kept["state"])
+                cache.windows.append(kept["window"])
+                return
+            for buffer, states in zip(next(buffers), (kept["k"], kept["v"]), strict=True):
                 padded = states.new_zeros(rows * length, *states.shape[1:]).index_copy_(0, places_N, states)
                 buffer.copy_(padded.view(rows, length, *states.shape[1:]).transpose(1, 2))
 
         hidden_ND = self.decoder.forward(
             ids_BT.reshape(-1)[places_N],
-            positions_BT.expand(rows, length).reshape(-1)[places_N],
-            blocks,
+            layout,
             torch.arange(len(places_N), device=self.device),
-            keep_keys=None if cache is None else keep_keys,
+            keep_states=None if cache is None else keep_states,
         )
         flat: Tensor = hidden_ND.new_zeros(rows * length, hidden_ND.shape[1]).index_copy_(0, places_N, hidden_ND)
         hidden_BTD = flat.view(rows, length, -1)
