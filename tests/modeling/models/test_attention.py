@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from llmclick.modeling.llm.models import attention, products
-from llmclick.modeling.llm.models.attention import Block, Blocks, Group, Span, Square, attend, attend_backward, blocks_of
+from llmclick.modeling.llm.models.attention import (
+    Block,
+    Blocks,
+    Group,
+    Span,
+    Square,
+    attend,
+    attend_backward,
+    attend_cached,
+    blocks_of,
+)
 
 HEADS, KEY_HEADS, SIZE, SCALE = 6, 2, 8, 0.3
 
@@ -171,3 +181,22 @@ def test_blocks_are_a_function_of_lengths_alone() -> None:
     """The same groups packed in another order have blocks of the same shapes."""
     one, other = ([block.shape for block in blocks(groups_of(LAYOUTS["many"], first))] for first in (True, False))
     assert one == other
+
+
+@pytest.mark.parametrize("keys", [1, 7, 40])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("products_from", [0, 10**9])
+def test_one_query_over_cached_keys(monkeypatch: pytest.MonkeyPatch, keys: int, padded: bool, products_from: int) -> None:
+    """Against a softmax in float64, with keys in buffers that have room for more, by both ways of computing it."""
+    monkeypatch.setattr(attention, "PRODUCTS_FROM", products_from)
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(3, HEADS, SIZE, generator=generator)
+    k, v = (torch.randn(3, KEY_HEADS, 50, SIZE, generator=generator)[:, :, :keys] for _ in range(2))
+    hidden = torch.zeros(3, keys)
+    if padded:
+        hidden[1, : keys - 1] = -torch.inf
+    wide_k, wide_v = (x.double().repeat_interleave(HEADS // KEY_HEADS, dim=1) for x in (k, v))
+    scores = torch.einsum("bhd,bhsd->bhs", q.double(), wide_k) * SCALE + hidden[:, None].double()
+    expected = torch.einsum("bhs,bhsd->bhd", scores.softmax(dim=-1), wide_v)
+    ours = attend_cached(q, k, v, hidden[:, None, None] if padded else None, SCALE)
+    assert torch.allclose(ours.double(), expected, atol=1e-5)

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from llmclick.modeling.llm.models.products import product_dtype
 
@@ -26,6 +27,9 @@ BLOCK_SCORES = 2**22
 
 WHOLE_TOKENS = 256
 """So many tokens are one square of scores; a block's hundred small operations cost more than the half of it that is masked."""
+
+PRODUCTS_FROM = 6144
+"""Keys times head size from which one query's attention is two products: torch's kernel reads a key once for every query head."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,22 @@ def attend_backward(
         part = _Part(q_NHd, k_NKd, v_NKd, block, scale)
         part.backward(grad_NE, inner_NH, grad_q, grad_k, grad_v)
     return grad_q.mul_(scale), grad_k.mul_(scale), grad_v
+
+
+def attend_cached(q_BHd: Tensor, k_BKSd: Tensor, v_BKSd: Tensor, mask_B11S: Tensor | None, scale: float) -> Tensor:
+    """softmax(scale q k') v of one query a row over all its keys, [B, H, d]; `mask_B11S` is -inf for padding."""
+    rows, heads, size = q_BHd.shape
+    key_heads, keys = k_BKSd.shape[1:3]
+    if q_BHd.dtype != torch.float32 or keys * size < PRODUCTS_FROM:
+        out = functional.scaled_dot_product_attention(
+            q_BHd[:, :, None], k_BKSd, v_BKSd, attn_mask=mask_B11S, scale=scale, enable_gqa=heads != key_heads
+        )
+        return out[:, :, 0]
+    q = q_BHd.reshape(rows * key_heads, -1, size)
+    scores = torch.bmm(q, k_BKSd.view(-1, keys, size).mT).mul_(scale)
+    if mask_B11S is not None:
+        scores.view(rows, -1, 1, keys).add_(mask_B11S)
+    return torch.bmm(torch.softmax(scores, dim=-1), v_BKSd.view(-1, keys, size)).view(rows, heads, size)
 
 
 class _Whole:

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from llmclick.modeling.llm.models.attention import attend, attend_backward
+from llmclick.modeling.llm.models.attention import attend, attend_backward, attend_cached
 from llmclick.modeling.llm.models.layout import Layout, Rotation
 from llmclick.modeling.llm.models.norm import norm_of
 from llmclick.modeling.llm.models.projection import Projection
@@ -89,15 +88,9 @@ class SelfAttention:
         queries, keys, values = self._heads(joint, rotation)
         keys_BKSd[:, :, at] = keys
         values_BKSd[:, :, at] = values
-        out = functional.scaled_dot_product_attention(
-            queries[:, :, None].to(keys_BKSd.dtype),
-            keys_BKSd[:, :, : at + 1],
-            values_BKSd[:, :, : at + 1],
-            attn_mask=mask_B11S,
-            scale=self._scale,
-            enable_gqa=self.heads != self.key_heads,
-        )
-        out = out.reshape(len(in_BD), -1).to(self.dtype)
+        filled = (keys_BKSd[:, :, : at + 1], values_BKSd[:, :, : at + 1])
+        out = attend_cached(queries.to(keys_BKSd.dtype), *filled, mask_B11S, self._scale)
+        out = out.view(len(in_BD), -1).to(self.dtype)
         if self._gated:
             out = self._gate(joint).mul_(out)
         return self._output(out)
