@@ -29,7 +29,7 @@ WHOLE_TOKENS = 256
 """So many tokens are one square of scores; a block's hundred small operations cost more than the half of it that is masked."""
 
 PRODUCTS_FROM = 6144
-"""Keys times head size from which one query's attention is two products: torch's kernel reads a key once for every query head."""
+"""Keys times head size from which one query is two products: torch's kernel reads a key once for every query head."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def _agrees(model: LanguageModel) -> bool:
 class Tape:
     """What a forward pass keeps for its backward pass.
 
-    For Llama's layers about 14 D + 6 I bytes a token and layer in bf16, with I the inner size of the feed-forward part.
+    For Llama's layers about 10 D + 6 I bytes a token and layer in bf16, with I the inner size of the feed-forward part.
     """
 
     ids_N: Tensor
@@ -150,7 +150,7 @@ class Decoder:
         assert tape.last_MD is not None
         with torch.autocast(grad_MD.device.type, enabled=False):
             grad_ND = tape.last_MD.new_zeros(len(tape.ids_N), grad_MD.shape[1])
-            grad_ND.index_add_(0, tape.scored_M, self._norm.backward(grad_MD.float(), tape.last_MD))
+            grad_ND.index_add_(0, tape.scored_M, self._norm.backward(grad_MD.float(), *self._norm.unit(tape.last_MD)))
             for layer in reversed(self.layers):
                 grad_ND = layer.backward(grad_ND, tape.layout, tape.layers.pop())
             if self.embedding is not None and self._embedding.requires_grad:
@@ -208,19 +208,18 @@ class Layer:
     def forward(self, x_ND: Tensor, layout: Layout, kept: dict[str, Tensor]) -> Tensor:
         """The layer's output [N, D]; what its backward pass needs goes into `kept`."""
         kept["x"] = x_ND
-        kept["in"] = self.norm(x_ND).to(self.dtype)
+        in_ND = self.norm(x_ND).to(self.dtype)
         if isinstance(self.mixer, SelfAttention):
-            x_ND = x_ND + self.mixer.forward(kept["in"], layout, kept)
+            x_ND = x_ND + self.mixer.forward(in_ND, layout, kept)
         else:
             assert layout.sequences is not None
-            x_ND = x_ND + self.mixer.forward(kept["in"], layout.sequences, kept)
+            x_ND = x_ND + self.mixer.forward(in_ND, layout.sequences, kept)
         return self.feed_forward(x_ND, kept)
 
     def feed_forward(self, x_ND: Tensor, kept: dict[str, Tensor]) -> Tensor:
         """x + feed-forward(norm(x))."""
         kept["middle"] = x_ND
-        kept["mlp_in"] = self._mlp_norm(x_ND).to(self.dtype)
-        kept["gate_up"] = self._gate_up(kept["mlp_in"])
+        kept["gate_up"] = self._gate_up(self._mlp_norm(x_ND).to(self.dtype))
         gate, up = kept["gate_up"].chunk(2, dim=1)
         return x_ND + self._down(functional.silu(gate).mul_(up))
 
@@ -233,15 +232,18 @@ class Layer:
         grad_gate, grad_up = grad_gate_up.chunk(2, dim=1)
         torch.mul(inner, silu, out=grad_up)
         grad_gate.copy_(torch.ops.aten.silu_backward(inner.mul_(up), gate))
-        grad_in = self._gate_up.backward(grad_gate_up, kept["mlp_in"])
-        grad_ND += self._mlp_norm.backward(grad_in.float(), kept["middle"])
+        unit_scale = self._mlp_norm.unit(kept["middle"])
+        grad_in = self._gate_up.backward(grad_gate_up, self._mlp_norm.output(unit_scale[0]).to(self.dtype))
+        grad_ND += self._mlp_norm.backward(grad_in.float(), *unit_scale)
 
+        unit_scale = self.norm.unit(kept["x"])
+        kept["in"] = self.norm.output(unit_scale[0]).to(self.dtype)
         if isinstance(self.mixer, SelfAttention):
             grad_in = self.mixer.backward(grad_ND.to(self.dtype), layout, kept)
         else:
             assert layout.sequences is not None
             grad_in = self.mixer.backward(grad_ND.to(self.dtype), layout.sequences, kept)
-        grad_ND += self.norm.backward(grad_in.float(), kept["x"])
+        grad_ND += self.norm.backward(grad_in.float(), *unit_scale)
         return grad_ND
 
 

@@ -270,13 +270,14 @@ class DeltaNet:
     def _gated_backward(self, grad_ND: Tensor, joint: Tensor, core_NHV: Tensor, grad_joint: Tensor) -> Tensor:
         """d loss / d core [N, H, V] through output projection, gate and norm; the gate's own goes into `grad_joint`."""
         gate_NHV = self._gate(joint)
-        normed_NHV, open_NHV = self.norm(core_NHV), functional.silu(gate_NHV)
+        unit_NHV, scale_NH1 = self.norm.unit(core_NHV)
+        normed_NHV, open_NHV = self.norm.output(unit_NHV), functional.silu(gate_NHV)
         grad_gated = self.output.backward(grad_ND, (normed_NHV * open_NHV).to(self.dtype).view(len(joint), -1))
         grad_NHV = grad_gated.float().view(core_NHV.shape)
         grad_gate = torch.ops.aten.silu_backward(normed_NHV.mul_(grad_NHV), gate_NHV)
         grad_joint[:, self.channels : self.channels + self.values] = grad_gate.view(len(joint), -1)
         grad_normed: Tensor = open_NHV.mul_(grad_NHV)
-        return self.norm.backward(grad_normed, core_NHV)
+        return self.norm.backward(grad_normed, unit_NHV, scale_NH1)
 
     def _strengths_backward(self, grads: _Gradients, tokens: _Tokens, grad_joint: Tensor) -> None:
         """The write strengths' and decays' projections: b = sigmoid(y), g = -e^(A_log) softplus(x + dt_bias)."""

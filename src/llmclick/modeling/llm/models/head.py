@@ -137,11 +137,14 @@ class Head:
                 for span in self._slices():
                     grad_ND += short_NV[:, span] @ self._plain(span)
             if weight_VD.requires_grad:
-                self._waiting.append((short_NV, operand(hidden_ND.detach(), self.dtype, self._product)))
-                if sum(grad.nbytes for grad, _ in self._waiting) > _WAITING_BYTES:
+                short = (short_NV, operand(hidden_ND.detach(), self.dtype, self._product))
+                if sum(grad.nbytes for grad, _ in (*self._waiting, short)) > _WAITING_BYTES:
+                    self._waiting.append(short)
                     self._write()
                 elif self.dtype == torch.float32:  # not converted, so it is the caller's own memory
-                    self._waiting[-1] = (short_NV.clone(), self._waiting[-1][1])
+                    self._waiting.append((short_NV.clone(), short[1]))
+                else:
+                    self._waiting.append(short)
         return grad_ND
 
     def clear_gradient(self) -> set[int]:
@@ -166,7 +169,9 @@ class Head:
         self._waiting.clear()
         gradient_VD = gradient_of(self.model.head_weight)
         for span in self._slices():
-            if self._empty:
+            if self._empty and grad_NV.dtype == gradient_VD.dtype:
+                torch.mm(grad_NV[:, span].T, hidden_ND, out=gradient_VD[span])
+            elif self._empty:
                 gradient_VD[span] = grad_NV[:, span].T @ hidden_ND
             else:
                 add_product(gradient_VD[span], grad_NV[:, span], hidden_ND)

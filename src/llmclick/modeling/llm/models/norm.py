@@ -28,6 +28,23 @@ class Norm:
         """Of x in any precision, in float32."""
         return (x * self._scale(x)).mul_(self._factor())
 
+    def unit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x / sqrt(mean(x^2) + eps) and that factor [..., 1], of which output and gradient are made."""
+        scale = self._scale(x)
+        return x * scale, scale
+
+    def output(self, unit: Tensor) -> Tensor:
+        """The norm's output again, bit for bit."""
+        return unit * self._factor()
+
+    def backward(self, grad: Tensor, unit: Tensor, scale: Tensor) -> Tensor:
+        """d loss / d x in float32, given d loss / d y and what `unit` gave; the weight's gradient is added to its `.grad`."""
+        if self.weight.requires_grad:
+            gradient_of(self.weight).add_((grad * unit).reshape(-1, unit.shape[-1]).sum(dim=0))
+        grad = grad * self._factor()
+        along = torch.linalg.vecdot(grad, unit)[..., None]
+        return grad.addcmul_(unit, along, value=-1 / unit.shape[-1]).mul_(scale)
+
     def _factor(self) -> Tensor:
         weight = self.weight.detach()
         return weight + self._offset if self._offset else weight
@@ -36,16 +53,6 @@ class Norm:
         """1 / sqrt(mean(x^2) + eps), with one pass over x; torch's own rms_norm takes six on a CPU."""
         length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return torch.addcmul(self._eps, length, length, value=1 / x.shape[-1]).rsqrt_()
-
-    def backward(self, grad: Tensor, x: Tensor) -> Tensor:
-        """d loss / d x in float32, given d loss / d y and x; the weight's gradient is added to its `.grad`."""
-        scale = self._scale(x)
-        unit = x * scale
-        if self.weight.requires_grad:
-            gradient_of(self.weight).add_((grad * unit).reshape(-1, x.shape[-1]).sum(dim=0))
-        grad = grad * self._factor()
-        along = torch.linalg.vecdot(grad, unit)[..., None]
-        return grad.addcmul_(unit, along, value=-1 / x.shape[-1]).mul_(scale)
 
 
 def norm_of(module: Any) -> Norm:

@@ -74,8 +74,8 @@ class SelfAttention:
             joint[:, : (self.heads + self.key_heads) * self.head_size] = turned.flatten(1)
         else:
             raw_q, raw_k, _ = self._split(kept["joint"])
-            queries.copy_(self._q_norm.backward(layout.rotation.turn(grad_q, back=True), raw_q.float()))
-            keys.copy_(self._k_norm.backward(layout.rotation.turn(grad_k, back=True), raw_k.float()))
+            for into, norm, grad, raw in ((queries, self._q_norm, grad_q, raw_q), (keys, self._k_norm, grad_k, raw_k)):
+                into.copy_(norm.backward(layout.rotation.turn(grad, back=True), *norm.unit(raw.float())))
         if grad_gate is not None:
             joint[:, : self._queries].view(len(joint), self.heads, 2, -1)[:, :, 1] = grad_gate.view(len(joint), self.heads, -1)
         return self._joint.backward(joint, kept["in"])

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from llmclick.modeling.llm.models.base import LanguageModel
     from llmclick.modeling.llm.models.head import Head
 
-CHUNK_BYTES = 64 * 2**20
-"""Memory of one chunk of logits in float32: 341 positions of a vocabulary of 49k, 67 of one of 248k."""
+CHUNK_BYTES = 128 * 2**20
+"""Memory of one chunk of logits in float32: 682 positions of a vocabulary of 49k, 135 of one of 248k."""
 
 Slope = Callable[[slice, Tensor], Tensor]
 """(positions, their logprobs [n]) -> d loss / d logprob [n]."""
