@@ -12,6 +12,7 @@ from torch import nn
 from transformers import DynamicCache, Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
 
+from llmclick.modeling.llm.models import delta_net
 from llmclick.modeling.llm.models.attention import Group, Span
 from llmclick.modeling.llm.models.delta_net import DeltaNet, sequences_of
 
@@ -144,6 +145,14 @@ def both_ways(heads: str, kind: str, lengths: Lengths, prompts_first: bool, dtyp
     return {name: (one.float(), other) for name, (one, other) in found.items()}
 
 
+@pytest.fixture(params=[(4096, 8), (6, 1)], ids=["few batches", "many batches"])
+def _batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tokens together as a run computes; and at most six, of sequences of nearly one length."""
+    for name, value in zip(("_PLACES", "_SHORT"), request.param, strict=True):
+        monkeypatch.setattr(delta_net, name, value)
+
+
+@pytest.mark.usefixtures("_batches")
 @pytest.mark.parametrize("kind", ["plain", "frozen", "lora"])
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("lengths", LAYOUTS.values(), ids=LAYOUTS)
@@ -254,10 +263,42 @@ def test_layout() -> None:
         7: [11, 11, 6],
         8: [11, 6, 7],
     }
-    assert found.prompts_P1S.tolist() == [[[0, 1, 11, 11, 11]], [[6, 7, 8, 9, 10]]]
-    assert found.rows_QGT.tolist() == [[[2, 11, 11], [3, 4, 5]]]
-    assert found.continued_Q.tolist() == [0]
+    (prompts,), (rows,) = found.prompts, found.rows
+    assert prompts.places_QGT.tolist() == [[[0, 1, 11, 11, 11]], [[6, 7, 8, 9, 10]]]
+    assert (prompts.prompts_Q.tolist(), prompts.all_prompts) == ([0, 1], True)
+    assert rows.places_QGT.tolist() == [[[2, 11, 11], [3, 4, 5]]]
+    assert (rows.prompts_Q.tolist(), rows.all_prompts) == ([0], False)
     assert found.last_Pu.tolist() == [[11, 0, 1], [8, 9, 10]]
+
+
+def test_one_long_row_does_not_pad_the_others() -> None:
+    """31 rows of 10 and 2 of 500 behind a prompt of 40: by hand 500, 40, and 31 x 10 rounded up to 32 rows at most."""
+    lengths = [(40, [10] * 31 + [500, 500])]
+    found = sequences_of(groups_of(lengths, True), WIDTH, CPU)
+    assert [tuple(batch.places_QGT.shape) for batch in found.prompts] == [(1, 1, 40)]
+    assert sorted(tuple(batch.places_QGT.shape) for batch in found.rows) == [(1, 2, 500), (1, 31, 10)]
+
+
+@pytest.mark.parametrize("most", [4096, 300])
+def test_padding_stays_within_its_bounds(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Random lengths and numbers of rows: each token once, at most half more for padding either way, no batch too large."""
+    monkeypatch.setattr(delta_net, "_PLACES", most)
+    draw = torch.Generator().manual_seed(1)
+
+    def number(below: int) -> int:
+        return int(torch.randint(1, below, (), generator=draw))
+
+    lengths = [(number(200), [number(90) for _ in range(number(40))]) for _ in range(9)]
+    tokens = sum(length + sum(rows) for length, rows in lengths)
+    found = sequences_of(groups_of(lengths, True), WIDTH, CPU)
+    seen = torch.cat([batch.places_QGT.flatten() for batch in (*found.prompts, *found.rows)])
+    assert seen[seen < tokens].sort().values.tolist() == list(range(tokens))
+    for batch in (*found.prompts, *found.rows):
+        assert batch.places_QGT.numel() <= most
+        row_tokens = (batch.places_QGT < tokens).sum(dim=2)
+        rows = (row_tokens > 0).sum(dim=1)
+        assert int(row_tokens.max()) <= max(8, 1.5 * int(row_tokens[row_tokens > 0].min()))
+        assert int(rows.max()) <= 1.5 * int(rows.min())
 
 
 def test_frozen_layers_keep_no_gradient() -> None:

@@ -5,15 +5,15 @@ projection, and a projection back. A prompt is computed once; its rows continue 
 convolution.
 
 Shapes: N tokens, D hidden size, C = 2 J K + H V convolved channels (queries, keys, values), w taps of the convolution, J key
-heads, H value heads, K and V key and value size of a head; P prompts of S tokens at most, and of these Q with rows, G rows at
-most of T tokens at most.
+heads, H value heads, K and V key and value size of a head; P prompts; in a batch Q of them, G rows of each at most, T tokens of
+a row at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,14 +24,38 @@ from llmclick.modeling.llm.models.delta_rule import delta_rule, delta_rule_backw
 from llmclick.modeling.llm.models.norm import Norm
 from llmclick.modeling.llm.models.projection import Projection, gradient_of
 
+Item = TypeVar("Item")
+
 _NORM_EPS = 1e-6
 """Added to the squared length of queries and keys."""
 
 _BLOCK = 32
 """Tokens that the convolution takes at a time: 0.8 MB of 6144 channels."""
 
+_PLACES = 4096
+"""Tokens of a batch of sequences, padding included: some 100 kB each while they are computed, at the size of Qwen3.5-0.8B."""
+
+_SHORT = 8
+"""Sequences of up to so many tokens are computed together."""
+
 _STATES = 32
 """States that a step takes at a time, so that each is fetched once and not three times: 2 MB at 128 x 128."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences of about the same length that are computed together: rows of Q prompts, G of each at most, T tokens at most."""
+
+    places_QGT: Tensor
+    """Their tokens, padded on the right."""
+    prompts_Q: Tensor
+    """Which prompts these are, or whose rows; one may occur several times."""
+    all_prompts: bool
+    """Whether that is every prompt once and in order."""
+
+    def states(self, state_PHKV: Tensor) -> Tensor:
+        """The states [Q, H, K, V] of these prompts."""
+        return state_PHKV if self.all_prompts else state_PHKV.index_select(0, self.prompts_Q)
 
 
 @dataclass(frozen=True)
@@ -43,12 +67,9 @@ class Sequences:
     """The first w - 1 tokens of every prompt and row. Behind them, a token's predecessors are those packed before it."""
     before_uF: Tensor
     """The w - 1 tokens before each of these in its own sequence, farthest first; a row's go back into its prompt."""
-    prompts_P1S: Tensor
-    """The prompts' tokens, padded on the right."""
-    rows_QGT: Tensor
-    """The rows' tokens, padded on the right, of those prompts that have rows."""
-    continued_Q: Tensor
-    """Those prompts."""
+    prompts: tuple[Batch, ...]
+    rows: tuple[Batch, ...]
+    """Those that continue a prompt."""
     last_Pu: Tensor
     """The last w - 1 tokens of each prompt, padded on the left."""
 
@@ -72,22 +93,55 @@ def sequences_of(groups: Sequence[Group], width: int, device: torch.device) -> S
         last_Pu[at] = look_back(group.prompt, last_Pu[at])
         for row in group.rows:
             look_back(row, last_Pu[at])
-    continued = [at for at, group in enumerate(groups) if group.rows]
     return Sequences(
         tokens=tokens,
         first_F=torch.cat(first).to(device),
         before_uF=torch.stack(before, dim=1).to(device),
-        prompts_P1S=_padded([[group.prompt] for group in groups], tokens).to(device),
-        rows_QGT=_padded([groups[at].rows for at in continued], tokens).to(device),
-        continued_Q=torch.tensor(continued, dtype=torch.int64, device=device),
+        prompts=_batches([[group.prompt] for group in groups], tokens, device),
+        rows=_batches([group.rows for group in groups], tokens, device),
         last_Pu=last_Pu.to(device),
     )
 
 
+def _batches(rows: Sequence[Sequence[Span]], padding: int, device: torch.device) -> tuple[Batch, ...]:
+    """The rows of each prompt in batches: padding adds at most half to a length and to the number of a prompt's rows."""
+    alike: dict[tuple[int, int], list[tuple[int, list[Span]]]] = {}
+    for prompt, some in enumerate(rows):
+        by_length: dict[int, list[Span]] = {}
+        for span in some:
+            by_length.setdefault(_rounded(max(span.length, _SHORT)), []).append(span)
+        for length, spans in by_length.items():
+            for part in _parts(spans, _PLACES // length):
+                alike.setdefault((length, _rounded(len(part))), []).append((prompt, part))
+    batches = []
+    for (length, count), members in alike.items():
+        for some_members in _parts(members, _PLACES // (length * count)):
+            prompts = [prompt for prompt, _ in some_members]
+            batches.append(
+                Batch(
+                    places_QGT=_padded([spans for _, spans in some_members], padding).to(device),
+                    prompts_Q=torch.tensor(prompts, dtype=torch.int64, device=device),
+                    all_prompts=prompts == list(range(len(rows))),
+                )
+            )
+    return tuple(batches)
+
+
+def _rounded(number: int) -> int:
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... that is not below the number."""
+    power = 1 << (number - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and number <= power * 3 // 4 else power
+
+
+def _parts(items: list[Item], most: int) -> list[list[Item]]:
+    size = max(1, most)
+    return [items[at : at + size] for at in range(0, len(items), size)]
+
+
 def _padded(spans: Sequence[Sequence[Span]], padding: int) -> Tensor:
     """[sequences, most rows of one, most tokens of a row]."""
-    most = max(map(len, spans), default=0)
-    length = max((span.length for some in spans for span in some), default=0)
+    most = max(map(len, spans))
+    length = max(span.length for some in spans for span in some)
     places = torch.full((len(spans), most, length), padding)
     for at, some in enumerate(spans):
         for row, span in enumerate(some):
@@ -129,14 +183,18 @@ class DeltaNet:
         kept["window"] = raw_nC[sequences.last_Pu].mT.to(self.dtype, memory_format=torch.contiguous_format)
         tokens = _Tokens(self, joint, self._convolved(raw_nC, sequences))
         core_nHV = torch.empty(sequences.tokens + 1, self.heads, self.value_size, device=joint.device)
-        prompts = _Padded(tokens, sequences.prompts_P1S)
-        out, state = delta_rule(*prompts.inputs)
-        assert state is not None
-        kept["state"] = state.view(-1, self.heads, self.key_size, self.value_size)
-        prompts.unpad(out, core_nHV)
-        if len(sequences.continued_Q):
-            rows = _Padded(tokens, sequences.rows_QGT)
-            out, _ = delta_rule(*rows.inputs, self._continued(kept["state"], sequences), final=False)
+        kept["state"] = state_PHKV = torch.empty(
+            len(sequences.last_Pu), self.heads, self.key_size, self.value_size, device=joint.device
+        )
+        for batch in sequences.prompts:
+            prompts = _Padded(tokens, batch.places_QGT)
+            out, state = delta_rule(*prompts.inputs)
+            assert state is not None
+            state_PHKV.index_copy_(0, batch.prompts_Q, state.view(-1, *state_PHKV.shape[1:]))
+            prompts.unpad(out, core_nHV)
+        for batch in sequences.rows:
+            rows = _Padded(tokens, batch.places_QGT)
+            out, _ = delta_rule(*rows.inputs, batch.states(state_PHKV).flatten(0, 1), final=False)
             rows.unpad(out, core_nHV)
         kept["core"] = core_NHV = core_nHV[:-1]
         gate_NHV = functional.silu(self._gate(joint))
@@ -151,21 +209,20 @@ class DeltaNet:
         raw_nC = _with_zeros(joint[:, : self.channels])
         tokens = _Tokens(self, joint, self._convolved(raw_nC, sequences))
         grads = _Gradients(tokens)
-        grad_state_PHKV = None
-        if len(sequences.continued_Q):
-            rows = _Padded(tokens, sequences.rows_QGT)
-            state = self._continued(state_PHKV, sequences)
-            *parts, grad_state = delta_rule_backward(rows.pad(grad_core_NHV), None, *rows.inputs, state)
+        grad_state_PHKV = torch.zeros_like(state_PHKV) if sequences.rows else None
+        for batch in sequences.rows:
+            rows = _Padded(tokens, batch.places_QGT)
+            states = batch.states(state_PHKV)
+            *parts, grad_state = delta_rule_backward(rows.pad(grad_core_NHV), None, *rows.inputs, states.flatten(0, 1))
             grads.take(rows, *parts)
             assert grad_state is not None
-            grad_state_PHKV = grad_state.view(-1, *state_PHKV.shape[1:])
-            if len(sequences.continued_Q) < len(state_PHKV):
-                some = grad_state_PHKV
-                grad_state_PHKV = torch.zeros_like(state_PHKV).index_copy_(0, sequences.continued_Q, some)
-            grad_state_PHKV = grad_state_PHKV.view(-1, 1, self.key_size, self.value_size)
-        prompts = _Padded(tokens, sequences.prompts_P1S)
-        *parts, _ = delta_rule_backward(prompts.pad(grad_core_NHV), grad_state_PHKV, *prompts.inputs)
-        grads.take(prompts, *parts)
+            assert grad_state_PHKV is not None
+            grad_state_PHKV.index_add_(0, batch.prompts_Q, grad_state.view(states.shape))
+        for batch in sequences.prompts:
+            prompts = _Padded(tokens, batch.places_QGT)
+            grad_last = None if grad_state_PHKV is None else batch.states(grad_state_PHKV).flatten(0, 1)[:, None]
+            *parts, _ = delta_rule_backward(prompts.pad(grad_core_NHV), grad_last, *prompts.inputs)
+            grads.take(prompts, *parts)
 
         grad_mixed_NC = grads.mixed()
         torch.ops.aten.silu_backward.grad_input(grad_mixed_NC, tokens.mixed_NC, grad_input=grad_mixed_NC)
@@ -208,12 +265,6 @@ class DeltaNet:
         """The gate's input [N, H, V] in float32, never the joint projection's own memory."""
         gate = joint[:, self.channels : self.channels + self.values]
         return gate.to(torch.float32, copy=True).view(len(joint), self.heads, self.value_size)
-
-    def _continued(self, state_PHKV: Tensor, sequences: Sequences) -> Tensor:
-        """The states [Q H, K, V] of the prompts that have rows."""
-        if len(sequences.continued_Q) < len(state_PHKV):
-            state_PHKV = state_PHKV.index_select(0, sequences.continued_Q)
-        return state_PHKV.view(-1, self.key_size, self.value_size)
 
     def _taps(self) -> Tensor:
         """[w, C], the token's own last."""
