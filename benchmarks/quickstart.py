@@ -1,14 +1,14 @@
 """Seconds until the quickstart's model answers its held-out rows, llmclick and TRL with equal settings, interleaved.
 
     uv run python benchmarks/quickstart.py [--rounds 1] [--reward 0.9] [--most-steps 20] [--no-gate]
-        [--trl-python PYTHON] [--out FILE]
+        [--precision auto] [--trl-python PYTHON] [--out FILE]
 
 The clock runs from the start of the process to the end of the first optimizer step after which the held-out rows, answered
 greedily, have at least that mean reward. Both sides answer them after every step, and the time that this takes is taken off on
-both. Rows, their order, prompts, reward, batch, group, budget, learning rate and precision are those of
-configs/llm/quickstart.yaml; round k adds k to the seed on both sides. max_steps is raised, which changes no step because the
-learning rate is constant. The model is converted before. Also measured: `llmclick run configs/llm/quickstart.yaml` in a fresh
-output folder, from the command to the passed gate. Prints a table and ends in one JSON line.
+both. Rows, their order, prompts, reward, batch, group, budget and learning rate are those of configs/llm/quickstart.yaml; so
+is the precision unless --precision names another for both sides; round k adds k to the seed on both sides. max_steps is raised,
+which changes no step because the learning rate is constant. The model is converted before. Also measured: `llmclick run
+configs/llm/quickstart.yaml` in a fresh output folder, from the command to the passed gate. Ends in one line of JSON.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--reward", type=float, default=0.9)
     parser.add_argument("--most-steps", type=int, default=20, help="a side that needs more has not reached it")
     parser.add_argument("--no-gate", action="store_true", help="leave the whole run to the passed gate out")
+    parser.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto")
     parser.add_argument("--trl-python", help="a Python that has trl, instead of uv's own environment")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -48,10 +49,11 @@ def main() -> None:
         folder = Path(name)
         for number in range(options.rounds):
             task = folder / f"task-{number}.json"
-            ours("quickstart_ours.py", "task", task, number, options.most_steps, folder / f"rows-{number}")
+            same = (number, options.precision)
+            ours("quickstart_ours.py", "task", task, *same, options.most_steps, folder / f"rows-{number}")
             limits = (options.reward, options.most_steps)
             began = time.time()
-            found["llmclick"].append(ours("quickstart_ours.py", "train", began, number, *limits, folder / f"train-{number}"))
+            found["llmclick"].append(ours("quickstart_ours.py", "train", began, *same, *limits, folder / f"train-{number}"))
             say("llmclick", found["llmclick"][-1])
             began = time.time()
             found["trl"].append(theirs("quickstart_trl.py", options.trl_python, began, model, task, *limits, folder / "trl"))
@@ -75,6 +77,7 @@ def main() -> None:
         {
             "benchmark": "quickstart",
             "held_out_reward": options.reward,
+            "precision": options.precision,
             "reached": reached,
             "seconds": seconds,
             "speed_ratio": ratio,

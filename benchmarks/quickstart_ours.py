@@ -1,7 +1,7 @@
 """llmclick's side of quickstart.py, and the rows that both sides train on.
 
-python benchmarks/quickstart_ours.py task FILE ROUND STEPS FOLDER
-python benchmarks/quickstart_ours.py train STARTED ROUND REWARD STEPS FOLDER
+python benchmarks/quickstart_ours.py task FILE ROUND PRECISION STEPS FOLDER
+python benchmarks/quickstart_ours.py train STARTED ROUND PRECISION REWARD STEPS FOLDER
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     print(json.dumps(task(*arguments) if what == "task" else train(*arguments)))
 
 
-def read(number: str, steps: str, folder: str) -> Any:
+def read(number: str, precision: str, steps: str, folder: str) -> Any:
     """The shipped config with the few keys that the measurement needs."""
     from llmclick.config.load import load_config
 
@@ -40,13 +40,14 @@ def read(number: str, steps: str, folder: str) -> Any:
         "pipeline.seed": seed,
         "pipeline.output_dir": folder,
         "training.max_steps": steps,
+        "training.precision": precision,
         "training.eval_every": 1,
         "training.eval_rows": 1000,  # all that are held out
     }
     return load_config(path, [f"{key}={value}" for key, value in changes.items()])
 
 
-def task(file: str, number: str, steps: str, folder: str) -> dict[str, Any]:
+def task(file: str, number: str, precision: str, steps: str, folder: str) -> dict[str, Any]:
     """Writes what TRL needs to do the same: rows in the order of our steps, held-out rows, settings."""
     from llmclick.data.order import Stream
     from llmclick.modeling.llm.compute import resolve_compute
@@ -54,7 +55,7 @@ def task(file: str, number: str, steps: str, folder: str) -> dict[str, Any]:
     from llmclick.pipeline.run import run
     from llmclick.tracking.console import Console
 
-    config = read(number, steps, folder)
+    config = read(number, precision, steps, folder)
     dataset = read_dataset(run(config, ["data"], Console(json_mode=True)).experiment / "data")
     per_step = config.training.batch_size * config.training.accumulation
     stream = Stream(
@@ -96,14 +97,14 @@ def record(prompt: Any) -> dict[str, Any]:
     return {"row": prompt.row.data, "ids": list(prompt.ids)}
 
 
-def train(started: str, number: str, reward: str, steps: str, folder: str) -> dict[str, Any]:
+def train(started: str, number: str, precision: str, reward: str, steps: str, folder: str) -> dict[str, Any]:
     """Trains until the held-out rows have that reward. `started` is when this process was asked for (seconds since 1970)."""
     import llmclick.pipeline.train as stage
     from llmclick.pipeline.run import run
     from llmclick.tracking.console import Console
     from llmclick.tracking.metrics import read_metrics
 
-    config = read(number, steps, folder)
+    config = read(number, precision, steps, folder)
     answer = stage.evaluate_policy
     clock = {"evaluation": 0.0, "seconds": 0.0}
     curve: list[float] = []
