@@ -148,7 +148,7 @@ def test_large_scores_in_bf16(monkeypatch: pytest.MonkeyPatch, square: bool, emu
 def test_blocks_hold_each_query_once_within_their_bound(
     monkeypatch: pytest.MonkeyPatch, lengths: Lengths, block_scores: int
 ) -> None:
-    """Only a block of one row of a prompt, or of one query of the prompt itself, may have more scores than BLOCK_SCORES."""
+    """Only a block of one query may have more scores than BLOCK_SCORES."""
     monkeypatch.setattr(attention, "BLOCK_SCORES", block_scores)
     found = blocks(groups_of(lengths, True))
     queries = torch.cat([block.tokens for block in found])
@@ -156,15 +156,25 @@ def test_blocks_hold_each_query_once_within_their_bound(
     for block in found:
         prompts, rows, queries_of, keys = block.shape
         if HEADS * prompts * rows * queries_of * (keys + queries_of) > block_scores:
-            of_prompt = int(block.tokens[0]) < sum(length for length, _ in lengths)
-            assert (prompts, rows) == (1, 1)
-            assert queries_of == 1 or not of_prompt
+            assert (prompts, rows, queries_of) == (1, 1, 1)
 
 
 def test_a_long_prompt_is_cut_by_its_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 tokens, 6 heads and 240 scores: 40 for a head, so 4 queries at a time behind the 0, 4 and 8 before them."""
     monkeypatch.setattr(attention, "BLOCK_SCORES", 240)
     assert [block.shape for block in blocks(groups_of([(10, [])], True))] == [(1, 1, 4, 0), (1, 1, 4, 4), (1, 1, 2, 8)]
+
+
+def test_a_long_row_is_cut_by_its_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of 10 behind a prompt of 6, 48 scores a head: 3 queries at a time (48 / 16) behind 6 + 0, 3, 6, 9."""
+    monkeypatch.setattr(attention, "BLOCK_SCORES", 48 * HEADS)
+    assert [block.shape for block in blocks(groups_of([(6, [10])], True))] == [
+        (1, 1, 6, 0),
+        (1, 1, 3, 6),
+        (1, 1, 3, 9),
+        (1, 1, 3, 12),
+        (1, 1, 1, 15),
+    ]
 
 
 def test_rows_are_cut_longest_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from llmclick.config.methods import GrpoMethod
 from llmclick.config.schema import AdapterSpec, RewardSpec
 from llmclick.modeling.llm.compute import Precision
 from llmclick.modeling.llm.methods.grpo import Grpo
-from llmclick.modeling.llm.models import decoder, head
+from llmclick.modeling.llm.models import attention, decoder, head, products, projection
 from llmclick.modeling.llm.models.adapters import attach
 from llmclick.modeling.llm.models.attention import Group, Span
 from llmclick.modeling.llm.models.decoder import Decoder, why_not
@@ -24,7 +24,7 @@ from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.logprobs import logprobs_with_gradient
 from llmclick.modeling.llm.training.policy import Policy
 from llmclick.modeling.llm.training.step import Objective, accumulate_gradient
-from tests.tiny import load_tiny, tiny_dense, tiny_family
+from tests.tiny import load_tiny, tiny_dense, tiny_family, tiny_hybrid
 
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 8}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -110,12 +110,16 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).norm() / other.norm())
 
 
+@pytest.mark.parametrize("whole", [256, 0], ids=["square", "blocks"])
 @pytest.mark.parametrize("targets", [None, "auto", ["q_proj", "v_proj", "up_proj"]], ids=["plain", "lora", "partial-lora"])
-def test_states_and_gradients_are_transformers(family_folder: Path, targets: Any) -> None:
+def test_states_and_gradients_are_transformers(
+    monkeypatch: pytest.MonkeyPatch, family_folder: Path, targets: Any, whole: int
+) -> None:
     """Hidden states, and the gradient of each parameter, to a relative L2 distance of 1e-5; twice, over a stale gradient.
 
     The reference is another copy of the model, which no written-out decoder has touched.
     """
+    monkeypatch.setattr(attention, "WHOLE_TOKENS", whole)
     policy = Policy(*_ordered(adapted(family_folder, targets)))
     assert policy.decoder is not None, policy.general
     reference, _ = adapted(family_folder, targets)
@@ -196,6 +200,13 @@ def test_other_shapes_keep_transformers_code(tmp_path: Path, settings: dict[str,
     assert (policy.general, policy.decoder, policy.sampler_model) == (reason, None, model)
 
 
+def test_a_convolution_of_one_token_keeps_transformers_code(tmp_path: Path) -> None:
+    """There is nothing before a token to keep."""
+    model = load_tiny(tiny_hybrid(tmp_path, text={"linear_conv_kernel_dim": 1}))
+    assert why_not(model) == "its convolution sees one token"
+    assert Policy(model, "fp32").decoder is None
+
+
 def test_layers_that_train_in_part_keep_transformers_code(dense_folder: Path) -> None:
     """One weight of q, k and v is frozen: they share no gradient."""
     model = load_tiny(dense_folder)
@@ -267,3 +278,25 @@ def test_bf16_of_a_large_model(wide_folder: Path, monkeypatch: pytest.MonkeyPatc
     converted, other_gradient = stepped(wide_folder, "bf16")
     assert float((kept - converted).abs().mean()) < 0.005
     assert cosine(gradient, other_gradient) > 0.9999
+
+
+@pytest.mark.parametrize("emulated", [True, False])
+@pytest.mark.parametrize("written_out", [True, False])
+def test_copies_that_make_room(wide_folder: Path, monkeypatch: pytest.MonkeyPatch, written_out: bool, emulated: bool) -> None:
+    """A training pass finds no copies of a large head, and of large layers only the written-out decoder's in bf16."""
+    monkeypatch.setattr(products, "emulates_bf16", lambda device: emulated)
+    for module in (decoder, policy_module, projection):
+        monkeypatch.setattr(module, "keeps_plain", lambda decoder: False)
+    monkeypatch.setattr(head, "_KEPT", 0)
+    policy = Policy(load_tiny(wide_folder), "bf16", written_out=written_out)
+
+    def copies() -> list[bool]:
+        return [part._packed is not None or part._short_MK is not None for part in policy._projections]
+
+    for _ in range(2):
+        assert all(copies())
+        assert policy.head._ready
+        policy.for_training()
+        assert set(copies()) == {written_out and not emulated}
+        assert not policy.head._ready
+        policy.refresh()

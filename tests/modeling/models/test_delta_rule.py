@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from transformers.models.qwen3_5.modeling_qwen3_5 import torch_chunk_gated_delta_rule
@@ -185,3 +187,14 @@ def test_chunks_of_any_length_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         close(ours_state, state)
         for name, gradient in backward(given, grad_out, grad_state).items():
             close(gradient, gradients[name])
+
+
+@pytest.mark.parametrize("decay", [10.0, 20.0])
+def test_the_gradient_of_strong_decays_is_no_rounding_noise(decay: float) -> None:
+    """A head that forgets nearly everything: d g is of the size of e^-10 or e^-20, and right to 1e-3 of that."""
+    given = inputs(40, 2, with_state=True, decay=0.1)
+    given["g"] -= decay
+    _, gradients, grad_out, _ = expected(given, False)
+    _, _, d_g, _, _ = delta_rule_backward(grad_out, None, *given.values())
+    assert 0 < float(gradients["g"].abs().max()) < 30 * math.exp(-decay)
+    assert float((d_g.double() - gradients["g"]).norm() / gradients["g"].norm()) < 1e-3

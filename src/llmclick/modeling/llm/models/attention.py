@@ -23,7 +23,7 @@ from llmclick.modeling.llm.models.products import product_dtype
 Item = TypeVar("Item")
 
 BLOCK_SCORES = 2**22
-"""Scores of one block, all heads together: 16 MB in float32. One row of queries, or one query's keys, may exceed it."""
+"""Scores of one block, all heads together: 16 MB in float32. One query's keys may exceed it."""
 
 WHOLE_TOKENS = 256
 """So many tokens are one square of scores; a block's hundred small operations cost more than the half of it that is masked."""
@@ -102,17 +102,20 @@ def _blocks_of(groups: Sequence[Group], heads: int, device: torch.device) -> lis
     """Cuts the queries into blocks of at most BLOCK_SCORES scores where that is possible."""
     most = max(1, BLOCK_SCORES // heads)
     ordered = sorted(groups, key=lambda group: -group.prompt.length)
-    cut = []  # what one block holds: its rows by prompt, and the keys they share by prompt
+    cut: list[tuple[list[list[Span]], list[list[Span]]]] = []  # a block's rows by prompt, and the keys they share by prompt
+
+    def pieces(span: Span, before: list[Span]) -> None:
+        """One sequence by its queries: each piece shares what comes before the span, and the span's own keys before it."""
+        step = max(1, min(span.length, most // (sum(part.length for part in before) + span.length)))
+        for at in range(0, span.length, step):
+            piece = Span(span.start + at, min(step, span.length - at))
+            cut.append(([[piece]], [[*before, Span(span.start, at)]]))
+
     for prompts in _runs([group.prompt for group in ordered], lambda run: len(run) * run[0].length ** 2, most):
-        longest = prompts[0].length
-        step = longest if len(prompts) > 1 else max(1, min(longest, most // longest))
-        for at in range(0, longest, step):
-            cut.append(
-                (
-                    [[Span(prompt.start + at, min(step, prompt.length - at))] for prompt in prompts],
-                    [Span(prompt.start, at) for prompt in prompts],
-                )
-            )
+        if len(prompts) > 1:
+            cut.append(([[prompt] for prompt in prompts], [[] for _ in prompts]))
+        else:
+            pieces(prompts[0], [])
 
     def scores(run: Sequence[Group]) -> int:
         queries = max(row.length for group in run for row in group.rows)
@@ -124,9 +127,13 @@ def _blocks_of(groups: Sequence[Group], heads: int, device: torch.device) -> lis
 
     for run in _runs([group for group in ordered if group.rows], scores, most):
         if len(run) > 1:
-            cut.append(([list(group.rows) for group in run], [group.prompt for group in run]))
-        else:
-            cut += [([part], [run[0].prompt]) for part in row_parts(run[0])]
+            cut.append(([list(group.rows) for group in run], [[group.prompt] for group in run]))
+            continue
+        for part in row_parts(run[0]):
+            if len(part) > 1:
+                cut.append(([part], [[run[0].prompt]]))
+            else:
+                pieces(part[0], [run[0].prompt])
     return [_block(rows, shared, device) for rows, shared in cut]
 
 
@@ -141,20 +148,21 @@ def _runs(items: Sequence[Item], size: Callable[[list[Item]], int], most: int) -
     return runs
 
 
-def _block(rows: Sequence[Sequence[Span]], shared: Sequence[Span], device: torch.device) -> Block:
+def _block(rows: Sequence[Sequence[Span]], shared: Sequence[Sequence[Span]], device: torch.device) -> Block:
     prompts, most = len(rows), max(map(len, rows))
     queries = max(row.length for some in rows for row in some)
-    keys = max(span.length for span in shared)
+    keys = max(sum(span.length for span in spans) for spans in shared)
     own = torch.zeros(prompts, most, queries, dtype=torch.int64)
     real = torch.zeros(prompts, most, queries, dtype=torch.bool)
     seen = torch.zeros(prompts, keys, dtype=torch.int64)
     hidden = torch.full((prompts, keys), -torch.inf)
-    for at, (some, span) in enumerate(zip(rows, shared, strict=True)):
+    for at, (some, spans) in enumerate(zip(rows, shared, strict=True)):
         for row, part in enumerate(some):
             own[at, row, : part.length] = torch.arange(part.start, part.start + part.length)
             real[at, row, : part.length] = True
-        seen[at, : span.length] = torch.arange(span.start, span.start + span.length)
-        hidden[at, : span.length] = 0
+        known = torch.cat([torch.arange(0), *(torch.arange(span.start, span.start + span.length) for span in spans)])
+        seen[at, : len(known)] = known
+        hidden[at, : len(known)] = 0
     causal = torch.full((queries, queries), -torch.inf).triu(1)
     places = real.reshape(-1).nonzero().squeeze(1)
     return Block(

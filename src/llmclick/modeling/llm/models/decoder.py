@@ -51,8 +51,12 @@ def why_not(model: LanguageModel) -> str | None:
         return f"{kind} is not among {', '.join(MODEL_TYPES)}"
     if str(config.hidden_act) not in ("silu", "swish"):
         return f"its activation is {config.hidden_act}"
-    windows = getattr(config, "layer_types", None) or ["full_attention"]
-    if not set(windows) <= _LAYERS or (kind == "mistral" and config.sliding_window is not None):
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds - _LAYERS - {"sliding_attention"}:
+        return f"it has layers of kind {min(kinds - _LAYERS)}"
+    if "linear_attention" in kinds and config.linear_conv_kernel_dim < 2:
+        return "its convolution sees one token"
+    if "sliding_attention" in kinds or (kind == "mistral" and config.sliding_window is not None):
         return "it attends in a sliding window"
     rope = str((config.rope_parameters or {}).get("rope_type", "default"))
     if rope not in _ROPES:
@@ -80,7 +84,9 @@ def _agrees(model: LanguageModel) -> bool:
 class Tape:
     """What a forward pass keeps for its backward pass.
 
-    For Llama's layers about 10 D + 6 I bytes a token and layer in bf16, with I the inner size of the feed-forward part.
+    For Llama's layers (12 + 4 K / H) D + 4 I bytes a token and layer in bf16, with H query heads, K key-value heads and
+    the inner size I of the feed-forward part. A gated delta net keeps its joint projection, its core's output in float32
+    and each prompt's last state.
     """
 
     ids_N: Tensor

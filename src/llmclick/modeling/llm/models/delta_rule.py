@@ -169,7 +169,8 @@ class _Chunk:
         torch.bmm(d_w_XCV, u_XCV.mT, out=d_weights[:, 1])
         d_weights.mul_(self.decay_X1CC)
         d_weights[:, 1].tril_(-1).neg_()
-        through_g = d_weights * self.overlap_X2CC
+        # The diagonal does not decay; its two shares of d c would cancel, but only to rounding.
+        through_g = (d_weights * self.overlap_X2CC).tril_(-1)
         d_b_XC += through_g[:, 1].sum(dim=2)
         d_weights[:, 1].mul_(self.b_XC1)
         through_g[:, 1].mul_(self.b_XC1)

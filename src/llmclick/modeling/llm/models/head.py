@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from llmclick.modeling.llm.models.base import LanguageModel
 
 SLICE = 2**25
-"""Values of the head that are converted, or whose gradient is computed, at a time: 64 MB in bf16."""
+"""Values of the head that are converted, or whose gradient is computed, at a time: 64 MB in bf16, 128 where bf16 is widened."""
 
 _KEPT = 2**25
-"""A head of at most so many values keeps its bf16 copy (64 MB) from one refresh to the next."""
+"""A head of at most so many values keeps its copy (64 or 128 MB) from one refresh to the next."""
 
 _WAITING_BYTES = 64 * 2**20
 
@@ -108,7 +108,7 @@ class Head:
                 yield span, packed_linear(short_ND, self._plain(span) if ready is None else None, ready, bias)
 
     def for_training(self) -> None:
-        """Gives back the packed copy of a large head while activations need the room; see Projection.for_training."""
+        """Gives back the copy of a large head while activations need the room; see Projection.for_training."""
         if self._short_VD is None:
             self._ready = []
 

@@ -6,6 +6,8 @@ that are bf16 numbers, and on a processor without such a unit it is four times a
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ def product_dtype(dtype: torch.dtype, device: torch.device | str = "cpu") -> tor
     return torch.float32 if dtype == torch.bfloat16 and emulates_bf16(torch.device(device)) else dtype
 
 
+@functools.cache
 def emulates_bf16(device: torch.device) -> bool:
     """Whether this is a CPU without arithmetic for bf16."""
     return device.type == "cpu" and not has_bf16("cpu")

@@ -31,7 +31,7 @@ class Projection:
     while every layer keeps its own parameters under their own names. In bf16 a copy in the layout that the processor's matrix
     unit reads is kept beside it, without which each call would lay it out anew; and with `keep_plain` a plain one for the
     backward pass, which otherwise converts the weights once more. `refresh` renews them. On a processor without such a unit
-    there is one copy, of bf16 numbers in float32 (see products.py).
+    there is one copy, of bf16 numbers in float32 (see products.py), whatever `keep_plain` says.
     """
 
     def __init__(self, layers: Sequence[Any], dtype: torch.dtype, keep_plain: bool = True, *, waits: bool = True) -> None:
@@ -78,9 +78,9 @@ class Projection:
         return self._product != self._dtype
 
     def for_training(self) -> None:
-        """Gives back the copy of a large model while activations need the room: weights are then converted when used.
+        """Gives back the copies for sampling while activations need the room: weights are then converted when used.
 
-        Called before every training pass, so that the numbers do not depend on whether a copy happens to exist.
+        A policy calls it before every training pass or before none: no number depends on whether a copy happens to exist.
         """
         if not self._keep_plain:
             self._packed = None

@@ -45,7 +45,7 @@ class SelfAttention:
         kept["q"], kept["k"], values = self._heads(joint, layout.rotation)
         kept["v"] = values.contiguous()  # a view would keep queries and keys as they were before they were turned
         kept["out"] = out = attend(kept["q"], kept["k"], kept["v"], layout.blocks, self._scale)
-        if self._q_norm is not None:
+        if self._q_norm is not None or self._gated:
             kept["joint"] = joint
         if self._gated:
             out = self._gate(joint).mul_(out)

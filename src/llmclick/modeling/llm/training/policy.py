@@ -45,10 +45,10 @@ class Policy:
         }
         self.general = why_not(model) if written_out else "it was switched off"
         # A small model is quicker if freed memory stays with the process from step to step; a large one would not fit. The
-        # written-out decoder keeps so little of its activations that it makes no difference.
+        # written-out decoder keeps so few activations that there is room for bf16 copies beside them, but not for float32 ones.
         large = not keeps_plain(model.module.get_decoder())
-        self._trims = large and self.general is not None
         widens = product_dtype(DTYPES[precision], model.device) != DTYPES[precision]
+        self._trims = large and self.general is not None
         self._drops_copies = large and (self.general is not None or widens)
         if self._trims:
             map_large_blocks()
@@ -115,10 +115,11 @@ class Policy:
                 parameter.grad.zero_()
 
     def for_training(self) -> None:
-        """Before each training pass: a large model's sampling copies make room."""
+        """Before each training pass: copies for sampling that are too large to stay make room."""
+        self.head.for_training()
         if self._drops_copies:
-            for part in self._parts():
-                part.for_training()
+            for projection in self._projections:
+                projection.for_training()
         if self._trims:
             trim_memory()
 
