@@ -118,6 +118,14 @@ class _Process:
             assert time.monotonic() < deadline, f"never said {text!r}"
             time.sleep(0.02)
 
+    def until_stopped(self, seconds: float = 60) -> None:
+        """Waits until the process has stopped itself: a SIGCONT that came earlier would be lost."""
+        deadline = time.monotonic() + seconds
+        # "pid (name) state ...", as proc(5) has it; a name may hold spaces.
+        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline, "never stopped"
+            time.sleep(0.02)
+
 
 def serve() -> None:
     """The server: one JSON request per line, one answer."""

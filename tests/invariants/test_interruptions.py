@@ -160,6 +160,7 @@ def test_a_second_process_waits_and_reuses(lab: Lab, whole: dict[str, Any], tmp_
     first.until("> train")
     second = lab.processes.start(lab.command(tmp_path / "out"))
     second.until(f"waiting for process {first.pid}")
+    first.until_stopped()
     os.kill(first.pid, signal.SIGCONT)
     ends = [first.wait(), second.wait()]
     assert [end.code for end in ends] == [0, 0], [end.err for end in ends]
@@ -174,6 +175,7 @@ def test_a_second_process_takes_over_from_a_killed_one(lab: Lab, whole: dict[str
     first.until("> train")
     second = lab.processes.start(lab.command(tmp_path / "out"))
     second.until(f"waiting for process {first.pid}")
+    first.until_stopped()
     os.kill(first.pid, signal.SIGKILL)
     assert first.wait().code == -signal.SIGKILL
     end = second.wait()
