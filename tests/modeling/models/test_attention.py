@@ -11,18 +11,16 @@ from llmclick.modeling.llm.models import attention, products
 from llmclick.modeling.llm.models.attention import (
     Block,
     Blocks,
-    Group,
-    Span,
     Square,
     attend,
     attend_backward,
     attend_cached,
     blocks_of,
 )
+from llmclick.modeling.llm.models.layout import Group
+from tests.modeling.models.packed import Lengths, groups_of
 
 HEADS, KEY_HEADS, SIZE, SCALE = 6, 2, 8, 0.3
-
-Lengths = Sequence[tuple[int, Sequence[int]]]
 
 LAYOUTS: dict[str, Lengths] = {
     "two prompts, unequal rows": [(5, [3, 1, 4]), (7, [2])],
@@ -36,21 +34,6 @@ LAYOUTS: dict[str, Lengths] = {
 
 BLOCK_SIZES = [10**9, 4000, 1200, 600, 200, 30, 1]
 """Scores of a block, all heads together: everything at once, down to one query at a time."""
-
-
-def groups_of(lengths: Lengths, prompts_first: bool) -> list[Group]:
-    """Tokens without gaps: all prompts and then all rows, or each prompt with its rows behind it."""
-    at = 0
-
-    def span(length: int) -> Span:
-        nonlocal at
-        at += length
-        return Span(at - length, length)
-
-    if prompts_first:
-        prompts = [span(length) for length, _ in lengths]
-        return [Group(prompt, [span(row) for row in rows]) for prompt, (_, rows) in zip(prompts, lengths, strict=True)]
-    return [Group(span(length), [span(row) for row in rows]) for length, rows in lengths]
 
 
 def allowed(groups: Sequence[Group], tokens: int) -> torch.Tensor:

@@ -15,8 +15,8 @@ from llmclick.modeling.llm.compute import Precision
 from llmclick.modeling.llm.methods.grpo import Grpo
 from llmclick.modeling.llm.models import attention, decoder, head, products, projection
 from llmclick.modeling.llm.models.adapters import attach
-from llmclick.modeling.llm.models.attention import Group, Span
 from llmclick.modeling.llm.models.decoder import Decoder, why_not
+from llmclick.modeling.llm.models.layout import Group, Span
 from llmclick.modeling.llm.sampling.base import Request
 from llmclick.modeling.llm.sampling.local import LocalSampler
 from llmclick.modeling.llm.training import policy as policy_module
@@ -133,7 +133,7 @@ def test_states_and_gradients_are_transformers(
     )
     for _ in range(2):
         policy.zero_gradients()
-        ours_MD, tape = policy.decoder.forward(packed.ids, packed.layout, packed.scored, training=True)
+        ours_MD, tape = policy.decoder.record(packed.ids, packed.layout, packed.scored)
         assert distance(ours_MD, hidden_ND[packed.scored]) < 1e-5
         ours_N, grad_MD = logprobs_with_gradient(policy.head, ours_MD, packed.targets, 1.0, lambda span, _: packed.slope[span])
         assert torch.allclose(ours_N, logprobs_N, atol=1e-5)

@@ -12,13 +12,12 @@ from transformers import DynamicCache, Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
 
 from llmclick.modeling.llm.models import delta_net
-from llmclick.modeling.llm.models.attention import Group, Span
 from llmclick.modeling.llm.models.delta_net import DeltaNet, sequences_of
+from llmclick.modeling.llm.models.layout import Group, Span
+from tests.modeling.models.packed import Lengths, groups_of
 
 WIDTH, HIDDEN = 4, 12
 CPU = torch.device("cpu")
-
-Lengths = Sequence[tuple[int, Sequence[int]]]
 
 LAYOUTS: dict[str, Lengths] = {
     "mixed": [(5, [3, 1, 6]), (2, [4, 1]), (9, []), (1, [2]), (3, [1, 1])],
@@ -26,7 +25,6 @@ LAYOUTS: dict[str, Lengths] = {
     "prompts alone": [(4, []), (6, []), (1, [])],
     "several chunks": [(70, [2, 66]), (3, [130])],
 }
-"""(tokens of a prompt, tokens of its rows)."""
 
 HEADS = {"as many keys": (2, 2, 8, 8), "fewer keys": (2, 6, 4, 8), "one key head": (1, 3, 8, 4)}
 """Key heads, value heads, key size, value size."""
@@ -74,20 +72,6 @@ def made(heads: str, kind: str) -> Any:
     if kind == "lora":
         return with_adapters(layer)
     return layer.requires_grad_(kind == "plain")
-
-
-def groups_of(lengths: Lengths, prompts_first: bool) -> list[Group]:
-    at = 0
-
-    def span(length: int) -> Span:
-        nonlocal at
-        at += length
-        return Span(at - length, length)
-
-    if prompts_first:
-        prompts = [span(length) for length, _ in lengths]
-        return [Group(prompt, [span(row) for row in rows]) for prompt, (_, rows) in zip(prompts, lengths, strict=True)]
-    return [Group(span(length), [span(row) for row in rows]) for length, rows in lengths]
 
 
 def places(span: Span) -> list[int]:
@@ -220,7 +204,7 @@ def test_steps_are_a_longer_sequences_forward(heads: str, kind: str) -> None:
     with torch.no_grad():
         net.forward(in_ND, sequences_of(groups, WIDTH, CPU), kept)
         window, state = kept["window"].clone(), kept["state"].clone()
-        ours_B4D = torch.stack([net.step(in_BD, window, state) for in_BD in in_B4D.unbind(1)], dim=1)
+        ours_B4D = torch.stack([net.step(in_BD, window, state, {}) for in_BD in in_B4D.unbind(1)], dim=1)
         for at, group in enumerate(groups):
             whole = torch.cat([in_ND[places(group.prompt)], in_B4D[at]])
             theirs_4D = reference(whole[None])[0, -4:]
@@ -240,7 +224,7 @@ def test_bf16_steps_are_a_longer_sequences_forward() -> None:
         net.forward(in_ND[:5], sequences_of([Group(Span(0, 5), [])], WIDTH, CPU), kept)
         out = net.forward(in_ND, sequences_of([Group(Span(0, 8), [])], WIDTH, CPU), whole)
         for at in range(5, 8):
-            step = net.step(in_ND[at : at + 1], kept["window"], kept["state"])
+            step = net.step(in_ND[at : at + 1], kept["window"], kept["state"], {})
             assert distance(step[0].float(), out[at].float()) < 2**-8
     assert kept["window"].dtype == torch.bfloat16
     assert torch.equal(kept["window"], whole["window"])

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from llmclick.modeling.llm.models.attention import Group, Span
-from llmclick.modeling.llm.models.layout import Rotation, positions_in
+from llmclick.modeling.llm.models.layout import Group, Rotation, Span, positions_in
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from llmclick.modeling.llm.sampling import draw as draw_module
 from llmclick.modeling.llm.sampling.draw import BLOCK, draw, greedy
 from llmclick.modeling.llm.sampling.random import completion_key, uniforms
 
@@ -35,9 +36,11 @@ def test_never_a_token_of_probability_zero_nor_past_the_vocabulary(size: int, u:
         assert draw(logits, numbers(u), 1.0).ids_B.tolist() == [only]
 
 
+@pytest.mark.parametrize("rows", [64, 7, 1])
 @pytest.mark.parametrize("size", [7, BLOCK + 5, 1500])
-def test_draws_are_the_inverse_distribution_function(size: int) -> None:
-    """Against a plain float64 cumulative sum: the drawn token's interval holds the number, to rounding."""
+def test_draws_are_the_inverse_distribution_function(size: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a plain float64 cumulative sum, all rows together and few at a time: the drawn token's interval holds the number."""
+    monkeypatch.setattr(draw_module, "AT_ONCE", rows * size + size // 2)
     generator = torch.Generator().manual_seed(size)
     logits = 3 * torch.randn(64, size, generator=generator)
     u = torch.rand(64, dtype=torch.float64, generator=generator)

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from llmclick.modeling.llm.compute import Precision
+from llmclick.modeling.llm.models import packed_matrix, products
+from llmclick.modeling.llm.models.packed_matrix import PackedMatrix
 from llmclick.modeling.llm.sampling.base import Completion, Request
 from llmclick.modeling.llm.sampling.local import LocalSampler
 from llmclick.modeling.llm.sampling.written_out import WrittenOutModel
@@ -100,6 +102,47 @@ def test_alone_and_together(family_folder: Path) -> None:
     """What lies beside a row in the batch does not change its tokens; a prompt's padding neither."""
     together, apart = (sampled(family_folder, PROMPTS["padded"], written_out=True, group=2, rows=rows) for rows in (512, 1))
     assert_same(together, apart)
+
+
+@pytest.mark.usefixtures("bf16_products")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_packed_weights_decode_the_same(family_folder: Path, precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights laid out for the batch, and left as they are: the same tokens, also when rows have left the batch."""
+    taken = []
+    product = PackedMatrix.product
+
+    def counted(self: PackedMatrix, x_NK: torch.Tensor, bias_M: torch.Tensor | None = None) -> torch.Tensor:
+        taken.append(len(x_NK))
+        return product(self, x_NK, bias_M)
+
+    monkeypatch.setattr(PackedMatrix, "product", counted)
+    drawn = []
+    for fewest in (1, 1000):
+        monkeypatch.setattr(packed_matrix, "FEWEST_TOKENS", fewest)
+        drawn.append(
+            sampled(
+                family_folder,
+                PROMPTS["padded"],
+                written_out=True,
+                precision=precision,
+                temperature=1.5,
+                group=8,
+                new=60,
+            )
+        )
+        if fewest == 1 and not (precision == "bf16" and not products.emulates_bf16(torch.device("cpu"))):
+            assert max(taken) == 40
+            assert 20 < min(taken) < 40
+        else:
+            assert taken == []
+        taken.clear()
+    if precision == "fp32":
+        assert_same(*drawn)
+        return
+    # Another order of a sum may round to the neighbouring bf16 number, so only what follows the same first token is compared.
+    seconds = [[completion.logprobs[1] for completion in each if len(completion.ids) > 1] for each in drawn]
+    assert len(seconds[0]) > 20
+    assert seconds[0] == pytest.approx(seconds[1], abs=0.05)
 
 
 @pytest.mark.usefixtures("bf16_products")

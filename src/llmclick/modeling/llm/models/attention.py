@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from llmclick.modeling.llm.models.layout import Group, Span
 from llmclick.modeling.llm.models.products import product_dtype
 
 Item = TypeVar("Item")
@@ -30,22 +31,6 @@ WHOLE_TOKENS = 256
 
 PRODUCTS_FROM = 6144
 """Keys times head size from which one query is two products: torch's kernel reads a key once for every query head."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """Tokens `start` to `start + length` of the packed ones."""
-
-    start: int
-    length: int
-
-
-@dataclass(frozen=True)
-class Group:
-    """One prompt, and the rows that continue it (those without tokens left out)."""
-
-    prompt: Span
-    rows: Sequence[Span]
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,8 @@ class LanguageModel:
         hidden_BTD: Tensor = output.last_hidden_state
         return hidden_BTD if keep is None else hidden_BTD[:, keep]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [..., V] of hidden states [..., D], in the head's precision."""
+    def logits(self, hidden: Tensor, cache: Any = None) -> Tensor:
+        """Logits [..., V] of hidden states [..., D], in the head's precision; `cache` as `widen` gave it, while decoding."""
         if self.head is not None and torch.is_autocast_enabled(self.device.type) and not torch.is_grad_enabled():
             return self.head.logits(hidden)
         return self.finish_logits(few_rows_linear(hidden, self.head_weight, self.head_bias))

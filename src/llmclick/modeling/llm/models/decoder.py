@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from llmclick.modeling.llm.models.attention import Group, Span, blocks_of
+from llmclick.modeling.llm.models.attention import blocks_of
 from llmclick.modeling.llm.models.base import LanguageModel
 from llmclick.modeling.llm.models.decoder_cache import DecoderCache
 from llmclick.modeling.llm.models.delta_net import DeltaNet, sequences_of
 from llmclick.modeling.llm.models.head import EmbeddingGradient, Head
-from llmclick.modeling.llm.models.layout import Layout, Rotation, positions_in
+from llmclick.modeling.llm.models.layout import Group, Layout, Rotation, Span, positions_in
 from llmclick.modeling.llm.models.norm import norm_of
+from llmclick.modeling.llm.models.packed_matrix import PackedMatrices, pays
 from llmclick.modeling.llm.models.products import product_dtype
 from llmclick.modeling.llm.models.projection import Projection, can_join, keeps_plain
 from llmclick.modeling.llm.models.self_attention import SelfAttention
@@ -103,6 +104,7 @@ class Decoder:
         decoder = model.module.get_decoder()
         keep_plain = keeps_plain(decoder)
         self.dtype = dtype
+        self._has_room = keep_plain
         self._rotary = decoder.rotary_emb
         self.embedding = EmbeddingGradient(decoder.embed_tokens, head) if head is not None else None
         self._embedding = decoder.embed_tokens.weight
@@ -132,23 +134,29 @@ class Decoder:
         layout: Layout,
         scored_M: Tensor,
         *,
-        training: bool = False,
         keep_states: KeepStates | None = None,
-    ) -> Any:
-        """Hidden states [M, D] after the final norm of the tokens `scored_M`, in float32; with `training` also a Tape."""
+    ) -> Tensor:
+        """Hidden states [M, D] after the final norm of the tokens `scored_M`, in float32."""
         with torch.autocast(ids_N.device.type, enabled=False):
-            tape = Tape(ids_N, layout, scored_M)
             x_ND = functional.embedding(ids_N, self._embedding)
             for layer in self.layers:
                 kept: dict[str, Tensor] = {}
                 x_ND = layer.forward(x_ND, layout, kept)
                 if keep_states is not None:
                     keep_states(layer, kept)
-                if training:
-                    tape.layers.append(kept)
+            return self._norm(x_ND.index_select(0, scored_M))
+
+    @torch.no_grad()
+    def record(self, ids_N: Tensor, layout: Layout, scored_M: Tensor) -> tuple[Tensor, Tape]:
+        """What `forward` gives, bit for bit, and what `backward` needs."""
+        with torch.autocast(ids_N.device.type, enabled=False):
+            tape = Tape(ids_N, layout, scored_M)
+            x_ND = functional.embedding(ids_N, self._embedding)
+            for layer in self.layers:
+                tape.layers.append({})
+                x_ND = layer.forward(x_ND, layout, tape.layers[-1])
             tape.last_MD = x_ND.index_select(0, scored_M)
-            hidden_MD = self._norm(tape.last_MD)
-        return (hidden_MD, tape) if training else hidden_MD
+            return self._norm(tape.last_MD), tape
 
     @torch.no_grad()
     def backward(self, tape: Tape, grad_MD: Tensor) -> None:
@@ -170,6 +178,13 @@ class Decoder:
         heads, size = (attention[0].key_heads, attention[0].head_size) if attention else (1, 1)
         cache.lay_out((len(attention), rows, heads, length, size), product_dtype(self.dtype, self._embedding.device))
 
+    def pack(self, rows: int, tokens: int, head: Head) -> PackedMatrices:
+        """The weights laid out for decoding so many rows for at most so many tokens, where that pays and there is room."""
+        if self._embedding.device.type != "cpu" or not self._has_room or not pays(rows, tokens):
+            return {}
+        parts: tuple[Projection | Head, ...] = (*self.projections, head)
+        return {part: matrix for part in parts if (matrix := part.pack(rows)) is not None}
+
     def step(self, ids_B: Tensor, positions_B: Tensor, cache: DecoderCache, mask_BS: Tensor | None) -> Tensor:
         """Hidden states [B, D] of one further token a row, which goes into the cache.
 
@@ -183,10 +198,10 @@ class Decoder:
             for layer in self.layers:
                 in_BD = layer.norm(x_BD).to(self.dtype)
                 if isinstance(layer.mixer, SelfAttention):
-                    x_BD = x_BD + layer.mixer.step(in_BD, rotation, *next(keys), cache.length, mask_B11S)
+                    x_BD = x_BD + layer.mixer.step(in_BD, rotation, *next(keys), cache.length, mask_B11S, cache.packed)
                 else:
-                    x_BD = x_BD + layer.mixer.step(in_BD, *next(states))
-                x_BD = layer.feed_forward(x_BD, {})
+                    x_BD = x_BD + layer.mixer.step(in_BD, *next(states), cache.packed)
+                x_BD = layer.feed_forward(x_BD, {}, cache.packed)
             cache.length += 1
             return self._norm(x_BD)
 
@@ -220,14 +235,14 @@ class Layer:
         else:
             assert layout.sequences is not None
             x_ND = x_ND + self.mixer.forward(in_ND, layout.sequences, kept)
-        return self.feed_forward(x_ND, kept)
+        return self.feed_forward(x_ND, kept, {})
 
-    def feed_forward(self, x_ND: Tensor, kept: dict[str, Tensor]) -> Tensor:
+    def feed_forward(self, x_ND: Tensor, kept: dict[str, Tensor], packed: PackedMatrices) -> Tensor:
         """x + feed-forward(norm(x))."""
         kept["middle"] = x_ND
-        kept["gate_up"] = self._gate_up(self._mlp_norm(x_ND).to(self.dtype))
+        kept["gate_up"] = self._gate_up(self._mlp_norm(x_ND).to(self.dtype), packed.get(self._gate_up))
         gate, up = kept["gate_up"].chunk(2, dim=1)
-        return x_ND + self._down(functional.silu(gate).mul_(up))
+        return x_ND + self._down(functional.silu(gate).mul_(up), packed.get(self._down))
 
     def backward(self, grad_ND: Tensor, layout: Layout, kept: dict[str, Tensor]) -> Tensor:
         """d loss / d input [N, D] (float32, in the memory of `grad_ND`), given d loss / d output."""

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from llmclick.modeling.llm.models.packed_matrix import PackedMatrices
+
 
 class DecoderCache:
     """Buffers laid out once: keys and values [layers, B, K, room, d], `length` positions of them filled.
 
+    `packed` are weights laid out for its rows; they go when it goes.
     `windows` [B, C, w - 1] and `states` [B, H, K, V] belong to the layers with a state, in order; nothing there grows.
     """
 
@@ -22,6 +25,7 @@ class DecoderCache:
         self.windows: list[Tensor] = []
         self.states: list[Tensor] = []
         self.length = 0
+        self.packed: PackedMatrices = {}
 
     def lay_out(self, shape: Sequence[int], dtype: torch.dtype) -> None:
         """Memory for the keys and values of prompts, [layers, B, K, length, d], which the caller fills at once."""

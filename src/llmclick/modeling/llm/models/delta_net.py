@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from llmclick.modeling.llm.models.attention import Group, Span
 from llmclick.modeling.llm.models.delta_rule import delta_rule, delta_rule_backward
+from llmclick.modeling.llm.models.layout import Group, Span
 from llmclick.modeling.llm.models.norm import Norm
+from llmclick.modeling.llm.models.packed_matrix import PackedMatrices
 from llmclick.modeling.llm.models.projection import Projection, gradient_of
 
 Item = TypeVar("Item")
@@ -232,12 +233,12 @@ class DeltaNet:
 
     # ---- decoding
 
-    def step(self, in_BD: Tensor, window_BCu: Tensor, state_BHKV: Tensor) -> Tensor:
+    def step(self, in_BD: Tensor, window_BCu: Tensor, state_BHKV: Tensor, packed: PackedMatrices) -> Tensor:
         """The layer's output [B, D] for one further token a row; `window_BCu` and `state_BHKV` are brought up to it in place.
 
         With k S and q S from one pass over the old state: o = e^g q S + (q k') b (v - e^g k S).
         """
-        joint = self.input(in_BD)
+        joint = self.input(in_BD, packed.get(self.input))
         tokens = _Tokens(self, joint, self._convolved_step(joint[:, : self.channels], window_BCu))
         many = len(joint) * self.heads
         qk_X2K = tokens.qk_n2JK[:-1].repeat_interleave(self.repeats, dim=2).transpose(1, 2).reshape(many, 2, self.key_size)
@@ -252,7 +253,8 @@ class DeltaNet:
             state_XKV[some].mul_(decay_X11[some]).baddbmm_(qk_X2K[some, 1:].mT, delta_X1V)
             torch.addcmul(read_X2V[:, :1], overlap_X11[some], delta_X1V, out=core_X1V[some])
         normed_BHV = self.norm(core_X1V.view(len(joint), self.heads, self.value_size))
-        return self.output(functional.silu(self._gate(joint)).mul_(normed_BHV).to(self.dtype).view(len(joint), -1))
+        gated_BE = functional.silu(self._gate(joint)).mul_(normed_BHV).to(self.dtype).view(len(joint), -1)
+        return self.output(gated_BE, packed.get(self.output))
 
     # ---- parts
 

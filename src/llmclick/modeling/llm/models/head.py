@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from llmclick.modeling.llm.models.linear import few_rows_linear
+from llmclick.modeling.llm.models.packed_matrix import PackedMatrix
 from llmclick.modeling.llm.models.products import operand, product_dtype
 from llmclick.modeling.llm.models.projection import add_product, gradient_of, packed, packed_linear
 
@@ -73,10 +74,13 @@ class Head:
         self._ready = []
         self._waiting.clear()
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [..., V] of hidden states [..., D], in the compute precision."""
+    def logits(self, hidden: Tensor, matrix: PackedMatrix | None = None) -> Tensor:
+        """Logits [..., V] of hidden states [..., D], in the precision of the product; from what `pack` gave, where it fits."""
         with torch.autocast(hidden.device.type, enabled=False):
-            if self.dtype == torch.float32:
+            if matrix is not None and matrix.fits(hidden.numel() // hidden.shape[-1]):
+                flat_ND = operand(hidden.reshape(-1, hidden.shape[-1]), self.dtype, self._product)
+                logits = matrix.product(flat_ND, self._bias()).view(*hidden.shape[:-1], -1)
+            elif self.dtype == torch.float32:
                 logits = few_rows_linear(hidden.float(), self.model.head_weight, self.model.head_bias)
             else:
                 parts = [part for _, part in self._short_logits(hidden.reshape(-1, hidden.shape[-1]))]
@@ -96,16 +100,27 @@ class Head:
                 out_NV[:, span] = part
 
     def _short_logits(self, hidden_ND: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Slices of the vocabulary with their logits [N, slice] in the compute precision."""
+        """Slices of the vocabulary with their logits [N, slice] in the precision of the product."""
         short_ND = operand(hidden_ND, self.dtype, self._product)
-        bias_V = None if self.model.head_bias is None else operand(self.model.head_bias, self.dtype, self._product)
+        bias_V = self._bias()
         for at, span in enumerate(self._slices()):
             ready = self._ready[at] if self._ready else None
             bias = None if bias_V is None else bias_V[span]
             if self._widens:
-                yield span, few_rows_linear(short_ND, self._plain(span) if ready is None else ready, bias).to(self.dtype)
+                yield span, few_rows_linear(short_ND, self._plain(span) if ready is None else ready, bias)
             else:
                 yield span, packed_linear(short_ND, self._plain(span) if ready is None else None, ready, bias)
+
+    def _bias(self) -> Tensor | None:
+        bias_V = self.model.head_bias
+        return None if bias_V is None else operand(bias_V.detach(), self.dtype, self._product)
+
+    @torch.no_grad()
+    def pack(self, rows: int) -> PackedMatrix | None:
+        """The weights as they are now, laid out for so many rows; None for a large head, or if products are not in float32."""
+        if self._product != torch.float32 or self.model.head_weight.numel() > _KEPT:
+            return None
+        return PackedMatrix(self._plain(slice(None)), rows)
 
     def for_training(self) -> None:
         """Gives back the copy of a large head while activations need the room; see Projection.for_training."""

@@ -9,10 +9,25 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from llmclick.modeling.llm.models.attention import Blocks, Group
-
 if TYPE_CHECKING:
+    from llmclick.modeling.llm.models.attention import Blocks
     from llmclick.modeling.llm.models.delta_net import Sequences
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens `start` to `start + length` of the packed ones."""
+
+    start: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """One prompt, and the rows that continue it (those without tokens left out)."""
+
+    prompt: Span
+    rows: Sequence[Span]
 
 
 @dataclass(frozen=True)

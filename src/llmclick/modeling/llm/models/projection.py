@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from llmclick.modeling.llm.models.linear import few_rows_linear
+from llmclick.modeling.llm.models.packed_matrix import PackedMatrix
 from llmclick.modeling.llm.models.products import operand, product_dtype
 
 _PACKED_FOR = 64
@@ -92,10 +93,13 @@ class Projection:
         self._short_MK = self._packed = self._gradient_MK = None
         self._waiting.clear()
 
-    def __call__(self, x_NK: Tensor) -> Tensor:
-        """[N, M] in the compute precision, of x in that precision."""
+    def __call__(self, x_NK: Tensor, matrix: PackedMatrix | None = None) -> Tensor:
+        """[N, M] in the compute precision, of x in that precision; from `matrix`, what `pack` gave, where it fits."""
         wide_NK = x_NK.to(self._product)
-        if self._dtype == torch.float32:
+        if matrix is not None and matrix.fits(len(x_NK)):
+            bias_M = self._short_bias_M if self._widens else self._bias_M
+            y_NM = matrix.product(wide_NK, bias_M).to(self._dtype)
+        elif self._dtype == torch.float32:
             y_NM = few_rows_linear(wide_NK, self.weight_MK, self._bias_M)
         elif self._widens:
             y_NM = few_rows_linear(wide_NK, self._plain(), self._short_bias_M).to(self._dtype)
@@ -106,6 +110,11 @@ class Projection:
             part_NM = y_NM[:, part]
             part_NM += functional.linear(low_Nr, self._matrix(adapter.b_Mr)).to(self._dtype) * adapter.scale
         return y_NM
+
+    @torch.no_grad()
+    def pack(self, rows: int) -> PackedMatrix | None:
+        """The weights as they are now, laid out for products of so many rows; None unless those are in float32."""
+        return PackedMatrix(self._plain(), rows) if self._product == torch.float32 else None
 
     @torch.no_grad()
     def backward(self, grad_NM: Tensor, x_NK: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from llmclick.modeling.llm.models.attention import attend, attend_backward, attend_cached
 from llmclick.modeling.llm.models.layout import Layout, Rotation
 from llmclick.modeling.llm.models.norm import norm_of
+from llmclick.modeling.llm.models.packed_matrix import PackedMatrices
 from llmclick.modeling.llm.models.projection import Projection
 
 
@@ -81,10 +82,17 @@ class SelfAttention:
         return self._joint.backward(joint, kept["in"])
 
     def step(
-        self, in_BD: Tensor, rotation: Rotation, keys_BKSd: Tensor, values_BKSd: Tensor, at: int, mask_B11S: Tensor | None
+        self,
+        in_BD: Tensor,
+        rotation: Rotation,
+        keys_BKSd: Tensor,
+        values_BKSd: Tensor,
+        at: int,
+        mask_B11S: Tensor | None,
+        packed: PackedMatrices,
     ) -> Tensor:
         """The output [B, D] of one further token a row, whose keys and values are written at position `at`."""
-        joint = self._joint(in_BD)
+        joint = self._joint(in_BD, packed.get(self._joint))
         queries, keys, values = self._heads(joint, rotation)
         keys_BKSd[:, :, at] = keys
         values_BKSd[:, :, at] = values
@@ -93,7 +101,7 @@ class SelfAttention:
         out = out.view(len(in_BD), -1).to(self.dtype)
         if self._gated:
             out = self._gate(joint).mul_(out)
-        return self._output(out)
+        return self._output(out, packed.get(self._output))
 
     def _split(self, joint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries [N, H, d], keys and values [N, K, d] of the joint projection's output, as views."""

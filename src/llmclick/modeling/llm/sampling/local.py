@@ -114,7 +114,7 @@ class LocalSampler:
                 live, finished_B = live[keep_B.cpu().numpy()], finished_B.index_select(0, keep_B)
             mask_BS = torch.cat([mask_BS, torch.ones_like(mask_BS[:, :1])], dim=1)
             hidden_B1D = self.model.hidden(next_ids_B[:, None], positions_B[:, None], mask_BS, cache)
-            logits_BV = self.model.logits(hidden_B1D[:, 0])
+            logits_BV = self.model.logits(hidden_B1D[:, 0], cache)
             positions_B = positions_B + 1
         return record.completions()
 
@@ -122,7 +122,7 @@ class LocalSampler:
         """Logits [P, V] after each prompt and the prompts' cache."""
         cache = self.model.new_cache(training=False)
         hidden_PSD = self.model.hidden(ids_PS, positions_of(mask_PS), mask_PS, cache)
-        return self.model.logits(hidden_PSD[:, -1]), cache
+        return self.model.logits(hidden_PSD[:, -1], cache), cache
 
     def _draw(self, logits_BV: Tensor, keys_B: np.ndarray[Any, np.dtype[np.uint64]], position: int) -> Draw:
         logits_BV = logits_BV.float().to(self._draws_on)

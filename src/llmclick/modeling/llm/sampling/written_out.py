@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmclick.modeling.llm.models.attention import Group, Span
 from llmclick.modeling.llm.models.base import LanguageModel
 from llmclick.modeling.llm.models.decoder import Decoder, Layer
 from llmclick.modeling.llm.models.decoder_cache import DecoderCache
 from llmclick.modeling.llm.models.head import Head
+from llmclick.modeling.llm.models.layout import Group, Span
 
 
 class WrittenOutModel(LanguageModel):
@@ -69,10 +69,10 @@ class WrittenOutModel(LanguageModel):
         hidden_BTD = flat.view(rows, length, -1)
         return hidden_BTD if keep is None else hidden_BTD[:, keep]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Logits [..., V] of hidden states [..., D]."""
+    def logits(self, hidden: Tensor, cache: Any = None) -> Tensor:
+        """As LanguageModel.logits."""
         assert self.head is not None
-        return self.head.logits(hidden)
+        return self.head.logits(hidden, None if cache is None else cache.packed.get(self.head))
 
     def select(self, cache: Any, rows: Tensor) -> Any:
         """The cache with the rows named, in ascending order and each once."""
@@ -81,7 +81,10 @@ class WrittenOutModel(LanguageModel):
 
     def widen(self, cache: Any, rows: Tensor, room: int) -> Any:
         """The cache with each row repeated as `rows` says, with room for that many more tokens."""
-        return cache.widened(rows, room)
+        assert self.head is not None
+        wide = cache.widened(rows, room)
+        wide.packed = self.decoder.pack(len(rows), room, self.head)
+        return wide
 
 
 def _hidden_keys(mask_BS: Tensor | None) -> Tensor | None:

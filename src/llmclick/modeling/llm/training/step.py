@@ -20,7 +20,7 @@ from llmclick.modeling.llm.methods.losses import (
     sampler_weight,
     token_weights,
 )
-from llmclick.modeling.llm.models.attention import Group, Span
+from llmclick.modeling.llm.models.layout import Group, Span
 from llmclick.modeling.llm.sampling.local import pad_left, positions_of
 from llmclick.modeling.llm.training.batch import Chunk, SampledBatch, plan, plan_packed
 from llmclick.modeling.llm.training.logprobs import logprobs_with_gradient, token_logprobs
@@ -291,7 +291,7 @@ def _packed(
     )
     if not training:
         return _Micro(rows, lengths, decoder.forward(*inputs), targets_N, lambda _: None)
-    hidden_ND, tape = decoder.forward(*inputs, training=True)
+    hidden_ND, tape = decoder.record(*inputs)
     return _Micro(rows, lengths, hidden_ND, targets_N, lambda grad_ND: decoder.backward(tape, grad_ND))
 
 
