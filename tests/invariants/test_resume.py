@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmclick.errors import Interrupted
+from llmclick.modeling.llm.models import packed_matrix
 from llmclick.modeling.llm.training.journal import Journal
 from llmclick.modeling.llm.training.loop import Training
 from tests.runs import Tiny
@@ -82,6 +83,8 @@ def test_interrupted_equals_uninterrupted(
     kill: bool,
 ) -> None:
     """Metrics (all keys but the measured ones), completions, final weights and held-out answers are the same bytes."""
+    # Decoding with weights laid out for the batch, and without.
+    monkeypatch.setattr(packed_matrix, "FEWEST_TOKENS", 1 if step == 4 else 1000)
     overrides = VARIANTS[variant]
     tiny = Tiny(tmp_path, request.getfixturevalue(f"{family}_folder"), recipe)
     tiny.run(*overrides)

@@ -18,7 +18,7 @@ from llmclick.modeling.llm.models.attention import (
     blocks_of,
 )
 from llmclick.modeling.llm.models.layout import Group
-from tests.modeling.models.packed import Lengths, groups_of
+from tests.modeling.models.groups import Lengths, groups_of
 
 HEADS, KEY_HEADS, SIZE, SCALE = 6, 2, 8, 0.3
 

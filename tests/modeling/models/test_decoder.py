@@ -163,6 +163,7 @@ def test_adapter_off_is_the_base_model(family_folder: Path, precision: Precision
     with policy.reference():
         off = policy.decoder.forward(*inputs)
     assert torch.equal(off, base.decoder.forward(*inputs))
+    assert torch.equal(off, base.decoder.record(*inputs)[0])
     assert distance(policy.decoder.forward(*inputs), off) > 0.01
 
 

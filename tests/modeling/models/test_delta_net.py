@@ -14,7 +14,7 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
 from llmclick.modeling.llm.models import delta_net
 from llmclick.modeling.llm.models.delta_net import DeltaNet, sequences_of
 from llmclick.modeling.llm.models.layout import Group, Span
-from tests.modeling.models.packed import Lengths, groups_of
+from tests.modeling.models.groups import Lengths, groups_of
 
 WIDTH, HIDDEN = 4, 12
 CPU = torch.device("cpu")

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from llmclick.config.schema import AdapterSpec
 from llmclick.modeling.llm.models import packed_matrix
+from llmclick.modeling.llm.models.adapters import attach
 from llmclick.modeling.llm.models.head import Head
 from llmclick.modeling.llm.models.packed_matrix import PackedMatrix, pays
 from llmclick.modeling.llm.models.projection import Projection
@@ -38,12 +40,18 @@ def test_product_is_the_linear_layers(rows: int, bias: bool) -> None:
 @pytest.mark.usefixtures("bf16_products")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_projection_and_head_are_the_same_from_it(dense_folder: Path, dtype: torch.dtype) -> None:
-    """Outputs from the packed weights and from the plain ones; where bf16 has a unit of its own there are none."""
+    """A projection with an adapter and a head with a bias; where bf16 has a unit of its own there are no packed weights."""
     model: Any = load_tiny(dense_folder)
+    model.module.lm_head.bias = torch.nn.Parameter(random(model.vocab_size))
+    attach(model, AdapterSpec(r=4, alpha=8.0, targets="auto"), 3)
     layer = model.module.get_decoder().layers[0].self_attn
+    with torch.no_grad():
+        layer.q_proj.lora_B["default"].weight.normal_(generator=torch.Generator().manual_seed(4))
     projection = Projection([layer.q_proj, layer.k_proj, layer.v_proj], dtype)
     head = Head(model, dtype)
     x = random(6, layer.q_proj.in_features)
+    assert projection._adapters()
+    assert model.head_bias is not None
     for each, call in ((projection, projection), (head, head.logits)):
         matrix = each.pack(6)  # type: ignore[attr-defined]
         if each._product == torch.bfloat16:  # type: ignore[attr-defined]

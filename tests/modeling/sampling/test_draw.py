@@ -39,7 +39,7 @@ def test_never_a_token_of_probability_zero_nor_past_the_vocabulary(size: int, u:
 @pytest.mark.parametrize("rows", [64, 7, 1])
 @pytest.mark.parametrize("size", [7, BLOCK + 5, 1500])
 def test_draws_are_the_inverse_distribution_function(size: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against a plain float64 cumulative sum, all rows together and few at a time: the drawn token's interval holds the number."""
+    """Against a plain float64 cumulative sum: the drawn token's interval holds the number, many rows at once or few."""
     monkeypatch.setattr(draw_module, "AT_ONCE", rows * size + size // 2)
     generator = torch.Generator().manual_seed(size)
     logits = 3 * torch.randn(64, size, generator=generator)

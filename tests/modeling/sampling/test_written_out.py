@@ -153,17 +153,21 @@ def test_weights_that_moved_are_sampled_from(dense_folder: Path) -> None:
         for moved_before in (True, False):
             model = load_tiny(dense_folder)
             policy = None if moved_before else Policy(model, precision)
+            if policy is not None:  # what was laid out for these is another batch's
+                LocalSampler(
+                    policy.sampler_model, seed=1, temperature=1.0, max_new_tokens=20, rows=512, autocast=policy.autocast
+                ).sample(requests([4, 7]), 4, "train/0")
             with torch.no_grad():
                 for parameter in model.module.parameters():
                     parameter.mul_(1.5)
             policy = policy or Policy(model, precision)
             policy.refresh()
             sampler = LocalSampler(
-                policy.sampler_model, seed=1, temperature=1.0, max_new_tokens=9, rows=512, autocast=policy.autocast
+                policy.sampler_model, seed=1, temperature=1.0, max_new_tokens=20, rows=512, autocast=policy.autocast
             )
             drawn.append(sampler.sample(requests([4, 7]), 4, "train/0"))
         assert drawn[0] == drawn[1]
-        before = sampled(dense_folder, [4, 7], written_out=True, precision=precision, group=4, new=9)
+        before = sampled(dense_folder, [4, 7], written_out=True, precision=precision, group=4, new=20)
         assert [c.ids for group in drawn[0] for c in group] != [c.ids for c in before]
 
 

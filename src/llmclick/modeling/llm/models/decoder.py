@@ -10,7 +10,7 @@ Shapes: N tokens, B rows of a batch, D hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -93,8 +93,8 @@ class Tape:
     ids_N: Tensor
     layout: Layout
     scored_M: Tensor
-    layers: list[dict[str, Tensor]] = field(default_factory=list)
-    last_MD: Tensor | None = None
+    layers: list[dict[str, Tensor]]
+    last_MD: Tensor
 
 
 class Decoder:
@@ -104,7 +104,7 @@ class Decoder:
         decoder = model.module.get_decoder()
         keep_plain = keeps_plain(decoder)
         self.dtype = dtype
-        self._has_room = keep_plain
+        self._packs = keep_plain
         self._rotary = decoder.rotary_emb
         self.embedding = EmbeddingGradient(decoder.embed_tokens, head) if head is not None else None
         self._embedding = decoder.embed_tokens.weight
@@ -125,7 +125,7 @@ class Decoder:
     def _first(self, kind: type[Any]) -> Any:
         return next((layer.mixer for layer in self.layers if isinstance(layer.mixer, kind)), None)
 
-    # ---- training
+    # ---- whole sequences
 
     @torch.no_grad()
     def forward(
@@ -138,30 +138,29 @@ class Decoder:
     ) -> Tensor:
         """Hidden states [M, D] after the final norm of the tokens `scored_M`, in float32."""
         with torch.autocast(ids_N.device.type, enabled=False):
-            x_ND = functional.embedding(ids_N, self._embedding)
-            for layer in self.layers:
-                kept: dict[str, Tensor] = {}
-                x_ND = layer.forward(x_ND, layout, kept)
-                if keep_states is not None:
-                    keep_states(layer, kept)
-            return self._norm(x_ND.index_select(0, scored_M))
+            return self._norm(self._last(ids_N, layout, keep_states).index_select(0, scored_M))
 
     @torch.no_grad()
     def record(self, ids_N: Tensor, layout: Layout, scored_M: Tensor) -> tuple[Tensor, Tape]:
         """What `forward` gives, bit for bit, and what `backward` needs."""
+        layers: list[dict[str, Tensor]] = []
         with torch.autocast(ids_N.device.type, enabled=False):
-            tape = Tape(ids_N, layout, scored_M)
-            x_ND = functional.embedding(ids_N, self._embedding)
-            for layer in self.layers:
-                tape.layers.append({})
-                x_ND = layer.forward(x_ND, layout, tape.layers[-1])
-            tape.last_MD = x_ND.index_select(0, scored_M)
-            return self._norm(tape.last_MD), tape
+            last_MD = self._last(ids_N, layout, lambda _, kept: layers.append(kept)).index_select(0, scored_M)
+            return self._norm(last_MD), Tape(ids_N, layout, scored_M, layers, last_MD)
+
+    def _last(self, ids_N: Tensor, layout: Layout, keep_states: KeepStates | None) -> Tensor:
+        """The last layer's output [N, D]."""
+        x_ND = functional.embedding(ids_N, self._embedding)
+        for layer in self.layers:
+            kept: dict[str, Tensor] = {}
+            x_ND = layer.forward(x_ND, layout, kept)
+            if keep_states is not None:
+                keep_states(layer, kept)
+        return x_ND
 
     @torch.no_grad()
     def backward(self, tape: Tape, grad_MD: Tensor) -> None:
         """Adds the gradients of all parameters that train, given d loss / d hidden [M, D]. The tape is used up."""
-        assert tape.last_MD is not None
         with torch.autocast(grad_MD.device.type, enabled=False):
             grad_ND = tape.last_MD.new_zeros(len(tape.ids_N), grad_MD.shape[1])
             grad_ND.index_add_(0, tape.scored_M, self._norm.backward(grad_MD.float(), *self._norm.unit(tape.last_MD)))
@@ -180,7 +179,7 @@ class Decoder:
 
     def pack(self, rows: int, tokens: int, head: Head) -> PackedMatrices:
         """The weights laid out for decoding so many rows for at most so many tokens, where that pays and there is room."""
-        if self._embedding.device.type != "cpu" or not self._has_room or not pays(rows, tokens):
+        if not self._packs or not pays(rows, tokens):
             return {}
         parts: tuple[Projection | Head, ...] = (*self.projections, head)
         return {part: matrix for part in parts if (matrix := part.pack(rows)) is not None}

@@ -75,7 +75,7 @@ class Head:
         self._waiting.clear()
 
     def logits(self, hidden: Tensor, matrix: PackedMatrix | None = None) -> Tensor:
-        """Logits [..., V] of hidden states [..., D], in the precision of the product; from what `pack` gave, where it fits."""
+        """Logits [..., V] of hidden states [..., D], in float32 where the product is; from what `pack` gave, where it fits."""
         with torch.autocast(hidden.device.type, enabled=False):
             if matrix is not None and matrix.fits(hidden.numel() // hidden.shape[-1]):
                 flat_ND = operand(hidden.reshape(-1, hidden.shape[-1]), self.dtype, self._product)
@@ -85,6 +85,8 @@ class Head:
             else:
                 parts = [part for _, part in self._short_logits(hidden.reshape(-1, hidden.shape[-1]))]
                 logits = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).view(*hidden.shape[:-1], -1)
+            if not self.model.plain_head:
+                logits = logits.to(self.dtype)  # as autograd's pass over such a head, in `logprobs`, computes them
             return self.model.finish_logits(logits)
 
     @torch.no_grad()

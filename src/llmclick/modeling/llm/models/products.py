@@ -2,6 +2,7 @@
 
 A unit for bf16 multiplies two bf16 numbers exactly, adds in float32 and rounds the sum once. float32 does the same to operands
 that are bf16 numbers, and on a processor without such a unit it is four times as fast as the emulation of torch's libraries.
+The head's sums stay in float32 there: nothing but a pass over the vocabulary would come of rounding them.
 """
 
 from __future__ import annotations

@@ -96,13 +96,12 @@ class Projection:
     def __call__(self, x_NK: Tensor, matrix: PackedMatrix | None = None) -> Tensor:
         """[N, M] in the compute precision, of x in that precision; from `matrix`, what `pack` gave, where it fits."""
         wide_NK = x_NK.to(self._product)
-        if matrix is not None and matrix.fits(len(x_NK)):
+        if self._product == torch.float32:
             bias_M = self._short_bias_M if self._widens else self._bias_M
-            y_NM = matrix.product(wide_NK, bias_M).to(self._dtype)
-        elif self._dtype == torch.float32:
-            y_NM = few_rows_linear(wide_NK, self.weight_MK, self._bias_M)
-        elif self._widens:
-            y_NM = few_rows_linear(wide_NK, self._plain(), self._short_bias_M).to(self._dtype)
+            if matrix is not None and matrix.fits(len(x_NK)):
+                y_NM = matrix.product(wide_NK, bias_M).to(self._dtype)
+            else:
+                y_NM = few_rows_linear(wide_NK, self._plain(), bias_M).to(self._dtype)
         else:
             y_NM = packed_linear(x_NK, self._plain() if self._packed is None else None, self._packed, self._short_bias_M)
         for adapter, part in self._adapters():
@@ -303,7 +302,7 @@ def _is_low_rank(layer: nn.Module, decoder: nn.Module) -> bool:
 
 
 def keeps_plain(decoder: nn.Module) -> bool:
-    """Whether the linear layers are small enough together for plain bf16 copies beside the packed ones: at most 512 MB."""
+    """Whether the linear layers are small enough together for further copies: at most 512 MB in bf16, 1 GB in float32."""
     return sum(layer.weight.numel() for layer in decoder.modules() if type(layer) is nn.Linear) <= 2**28
 
 

@@ -122,7 +122,7 @@ class LocalSampler:
         """Logits [P, V] after each prompt and the prompts' cache."""
         cache = self.model.new_cache(training=False)
         hidden_PSD = self.model.hidden(ids_PS, positions_of(mask_PS), mask_PS, cache)
-        return self.model.logits(hidden_PSD[:, -1], cache), cache
+        return self.model.logits(hidden_PSD[:, -1]), cache
 
     def _draw(self, logits_BV: Tensor, keys_B: np.ndarray[Any, np.dtype[np.uint64]], position: int) -> Draw:
         logits_BV = logits_BV.float().to(self._draws_on)

@@ -77,6 +77,8 @@ class WrittenOutModel(LanguageModel):
     def select(self, cache: Any, rows: Tensor) -> Any:
         """The cache with the rows named, in ascending order and each once."""
         cache.keep(rows)
+        if not all(matrix.fits(len(rows)) for matrix in cache.packed.values()):
+            cache.packed = {}  # rows only become fewer
         return cache
 
     def widen(self, cache: Any, rows: Tensor, room: int) -> Any:

@@ -139,6 +139,7 @@ def sample_and_score(training: Training) -> Scored:
     prompts = training.rows_of(index)
     began = time.perf_counter()
     requests = [Request(prompt.row.id, prompt.ids) for prompt in prompts]
+    groups = None
     try:
         with training.journal.sampling(training) as on_tokens:
             groups = training.sampler.sample(
@@ -149,12 +150,14 @@ def sample_and_score(training: Training) -> Scored:
                 should_stop=training.should_stop,
             )
     except SamplingInterrupted:
+        pass  # its traceback holds what decoding remembers, which need not lie in memory while a snapshot is written
+    except TrainingStopped as error:
+        raise TrainingStopped(f"while sampling for step {training.step + 1} ({_rows(prompts)}): {error}") from None
+    if groups is None:
         training.journal.save(training)
         raise Interrupted(
             f"stopped while sampling for step {training.step + 1} of {training.steps}; the same command continues"
-        ) from None
-    except TrainingStopped as error:
-        raise TrainingStopped(f"while sampling for step {training.step + 1} ({_rows(prompts)}): {error}") from None
+        )
     sampled = time.perf_counter()
     try:
         with training.journal.working(training, "rewards"):
