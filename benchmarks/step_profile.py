@@ -27,7 +27,7 @@ from workloads import WORKLOADS
 from llmclick.modeling.llm.compute import has_bf16
 
 KINDS = {
-    "matrix products": ("aten::mm", "aten::addmm", "aten::addmm_", "mkldnn::_linear_pointwise"),
+    "matrix products": ("aten::mm", "aten::addmm", "aten::addmm_", "mkldnn::_linear_pointwise", "mkl::_mkl_linear"),
     "attention": ("aten::bmm", "aten::baddbmm", "aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu"),
     "optimizer": ("aten::_fused_adamw_",),
     "copies, gathers, casts": (
@@ -37,6 +37,7 @@ KINDS = {
         "aten::cat",
         "aten::scatter_add_",
         "mkldnn::_reorder_linear_weight",
+        "mkl::_mkl_reorder_linear_weight",
     ),
 }
 
@@ -85,8 +86,10 @@ def speeds(precision: str) -> tuple[float, float]:
     """(multiplications and additions a second of large matrices, bytes a second of a large copy)."""
     import torch
 
+    from llmclick.modeling.llm.models.products import product_dtype
+
     one = torch.randn(2048, 2048)
-    one = one.bfloat16() if precision == "bf16" else one
+    one = one.to(product_dtype(torch.bfloat16)) if precision == "bf16" else one
     wide, other = torch.empty(2**27), torch.ones(2**27)
 
     def best(work: Any, times: int) -> float:
@@ -102,7 +105,10 @@ def speeds(precision: str) -> tuple[float, float]:
 
 def floor(workload: str, precision: str, tokens: int, flops: float, bandwidth: float) -> dict[str, float]:
     """Seconds that one step cannot go below: products of the training pass, weights read per decoded token, the update."""
+    import torch
     from transformers import AutoConfig
+
+    from llmclick.modeling.llm.models.products import product_dtype
 
     config = AutoConfig.from_pretrained(converted_folder())
     chosen = WORKLOADS[workload]
@@ -112,8 +118,8 @@ def floor(workload: str, precision: str, tokens: int, flops: float, bandwidth: f
     body, head = config.num_hidden_layers * layer, config.vocab_size * width
     groups = chosen.prompts * chosen.accumulation
     prompt_tokens = groups * (37 + 3 * chosen.filler)
-    size = 2 if precision == "bf16" else 4
-    copies = 4 + 2 if precision == "bf16" else 0
+    size = product_dtype(torch.bfloat16).itemsize if precision == "bf16" else 4
+    copies = 4 + size if precision == "bf16" else 0
     return {
         "training products": (6 * body * (prompt_tokens + tokens) + 6 * head * tokens) / flops,
         "decoding, weights read": chosen.new * size * (body + head) / bandwidth,
