@@ -48,7 +48,10 @@ def test_the_script_writes_these_files(tmp_path: Path) -> None:
 
 
 def test_the_shipped_sums_are_small_and_their_own_answers_score_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """configs/llm/reasoning_gym.yaml: sums of two digits, a gate that asks for 0.2, every right answer fits the budget."""
+    """configs/llm/reasoning_gym.yaml: sums of two digits, a gate that asks for 0.2, every right answer fits the budget.
+
+    Its stop token need not: an answer that is cut right behind its last digit is scored like any other.
+    """
     pytest.importorskip("reasoning_gym")
     from llmclick.config.load import load_config
     from llmclick.data.sources import read_rows
@@ -62,6 +65,5 @@ def test_the_shipped_sums_are_small_and_their_own_answers_score_1(monkeypatch: p
     assert len(rows) == 400
     score = REWARDS.get("reasoning_gym").value
     assert {score(row.data["answer"], row.data, {}) for row in rows} == {1.0}
-    assert (
-        max(len(row.data["answer"]) for row in rows) < config.method.max_new_tokens
-    )  # a token a character, and the stop token
+    assert config.method.truncated == "score"
+    assert max(len(row.data["answer"]) for row in rows) <= config.method.max_new_tokens  # a token a character
