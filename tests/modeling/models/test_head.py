@@ -211,3 +211,16 @@ def test_a_frozen_embedding_starts_the_graph_and_gets_nothing(model: Any) -> Non
     embedding.finish()
     assert float(embedded.grad.min()) == 2.0  # type: ignore[union-attr]
     assert weight.grad is None
+
+
+@pytest.mark.usefixtures("bf16_products")
+def test_a_head_that_bends_its_logits_rounds_them_as_its_training_pass_does(tmp_path: Path) -> None:
+    """A soft cap in bf16: what is sampled from is what autograd's pass computes, number for number but for sums' order."""
+    model = load_tiny(tiny_dense(tmp_path, style="gemma2"))
+    model.module.config.final_logit_softcapping = 2.0
+    assert not model.plain_head
+    hidden = random(40, model.head_weight.shape[1], seed=3)
+    with torch.autocast("cpu", torch.bfloat16):
+        trained = model.logits(hidden.clone().requires_grad_()).detach()
+    sampled = head_of(model, torch.bfloat16).logits(hidden)
+    assert float((sampled.float() == trained.float()).float().mean()) > 0.9

@@ -10,11 +10,12 @@ import torch
 from torch.nn import functional
 
 from llmclick.config.schema import AdapterSpec
-from llmclick.modeling.llm.models import packed_matrix
+from llmclick.modeling.llm.models import decoder, packed_matrix
 from llmclick.modeling.llm.models.adapters import attach
 from llmclick.modeling.llm.models.head import Head
 from llmclick.modeling.llm.models.packed_matrix import PackedMatrix, pays
 from llmclick.modeling.llm.models.projection import Projection
+from llmclick.modeling.llm.training.policy import Policy
 from tests.tiny import load_tiny
 
 pytestmark = pytest.mark.skipif(not packed_matrix._available(), reason="this torch is built without MKL")
@@ -69,3 +70,14 @@ def test_it_pays_for_a_batch_that_is_decoded_for_a_while() -> None:
     """Neither for one row, nor for very many, nor for a handful of tokens."""
     assert [pays(rows, 64) for rows in (1, 2, 256, 257)] == [False, True, True, False]
     assert [pays(32, tokens) for tokens in (15, 16)] == [False, True]
+
+
+def test_all_weights_are_packed_or_none(any_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A further copy of the weights: all of them, or none where there is no room for copies."""
+    policy = Policy(load_tiny(any_folder), "fp32")
+    assert policy.decoder is not None
+    assert set(policy.decoder.pack(8, 16, policy.head)) == {*policy.decoder.projections, policy.head}
+    monkeypatch.setattr(decoder, "keeps_plain", lambda _: False)
+    policy = Policy(load_tiny(any_folder), "fp32")
+    assert policy.decoder is not None
+    assert policy.decoder.pack(8, 16, policy.head) == {}
