@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -27,9 +28,6 @@ class _Commands(typer.core.TyperGroup):
             _fail(error.exit_code, _said(error), error)
         except KeyboardInterrupt as error:
             _fail(Interrupted.exit_code, "interrupted; what was finished is kept", error)
-        except BrokenPipeError:
-            _close_output()
-            sys.exit(0)
         except Exception as error:
             if isinstance(error, typer.Exit) or callable(getattr(error, "show", None)):
                 raise  # typer's own: a usage error, or the end
@@ -55,16 +53,8 @@ def _fail(code: int, text: str, error: BaseException) -> NoReturn:
     sys.exit(code)
 
 
-def _close_output() -> None:
-    """Nobody reads stdout any more; what is still written goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _print(text: str = "") -> None:
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        _close_output()
+    print(text, flush=True)
 
 
 def _print_json(value: Any) -> None:
@@ -365,22 +355,28 @@ def new(
 
 
 def main() -> None:
-    """Entry point of the `llmclick` command."""
+    """Entry point of the `llmclick` command. The exit code is the outcome's, whatever becomes of stdout and stderr."""
     from llmclick.modeling.llm.process import prepare_environment
+    from llmclick.tracking.stream import open_standard_streams, unblock_standard_streams
 
     prepare_environment()
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    open_standard_streams()
+    output = unblock_standard_streams()
+    # Whoever wants the process to stop is not kept waiting for a reader that stands still.
+    patience: float | None = 2.0
     try:
         app()
+    except SystemExit as end:
+        patience = None if end.code != Interrupted.exit_code else patience
+        raise
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
     finally:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            _close_output()
+        with contextlib.suppress(KeyboardInterrupt):
+            output.drain(patience)
+            if (failure := getattr(sys.stdout, "failure", None)) and not isinstance(failure, BrokenPipeError):
+                print(f"note: stdout could not be written: {failure.strerror}", file=sys.stderr)
+                output.drain(patience)
 
 
 if __name__ == "__main__":

@@ -143,11 +143,13 @@ def test_a_new_experiment_is_announced_with_what_differs(lab: Any) -> None:
     assert "rows 20 -> 19" in notices[0]
     assert "training.lr 1e-06 -> 3e-06" in notices[0]
     (first.experiment / "train" / "manifest.json").unlink()
+    (first.experiment / "train" / "snapshots" / "step-00000002").mkdir(parents=True)
     assert "is at step 2" in make_plan(lab.config("training.lr=3e-6")).notices[0]
 
 
 def test_a_stage_that_broke_off_is_not_done(lab: Any) -> None:
-    """Training that stops leaves no manifest; the same command begins it again and says where it was."""
+    """Training that stops leaves no manifest; the same command begins it again and says where: after its newest snapshot, or at
+    step 1 whatever was recorded without one."""
 
     def stop(job: Any) -> None:
         (job.experiment / "metrics.jsonl").write_text('{"step":1}\n{"step":2}\n{"st')
@@ -158,7 +160,10 @@ def test_a_stage_that_broke_off_is_not_done(lab: Any) -> None:
         lab.run()
     plan = make_plan(lab.config())
     assert [planned.state for planned in plan.stages] == ["cached", "run", "run"]
-    assert plan.stages[1].why == "began before and reached step 2; continues"
+    assert plan.stages[1].why == "began before without a snapshot; starts at step 1"
+    for step in (2, 9, 10):
+        (plan.experiment / "train" / "snapshots" / f"step-{step:08d}").mkdir(parents=True)
+    assert make_plan(lab.config()).stages[1].why == "began before; continues after step 10"
     lab.on_train = lambda job: None
     assert states(lab.run()) == ["cached", "ran", "ran"]
 
@@ -182,8 +187,11 @@ def test_lost_files_are_made_again(lab: Any) -> None:
     result = lab.run()
     (result.experiment / "validate" / "checkpoint").unlink()
     assert states(lab.run()) == ["cached", "cached", "ran"]
-    (result.experiment / "train" / "checkpoint" / "model.safetensors").write_bytes(b"")
-    assert states(lab.run())[:2] == ["cached", "ran"]
+    weights = result.experiment / "train" / "checkpoint" / "model.safetensors"
+    weights.write_bytes(b"")
+    assert states(lab.run()) == ["cached", "ran", "ran"]
+    weights.write_bytes(b"WEIGHTS")
+    assert states(lab.run()) == ["cached", "ran", "ran"]
     (result.experiment / "data").unlink()
     shutil.rmtree(lab.output / ".shared")
     assert states(lab.run()) == ["ran", "cached", "cached"]

@@ -23,17 +23,19 @@ from llmclick.pipeline.data import Dataset
 from llmclick.pipeline.fingerprint import data_inputs, differences, fingerprint, reward_inputs, train_inputs, validate_inputs
 from llmclick.pipeline.stage import (
     MANIFEST,
+    SNAPSHOTS,
     STAGES,
     Manifest,
     check_data_files,
     check_version,
+    checkpoint_source,
     file_sizes,
     missing_file,
     read_json,
     read_manifest,
 )
 
-SNAPSHOTS = 3
+SNAPSHOT_COPIES = 3
 BYTES_PER_PARAMETER = 12
 """A snapshot of full training: weights and the two moments of AdamW, each in fp32."""
 
@@ -116,6 +118,8 @@ def make_plan(config: Any, stages: Sequence[str] | None = None) -> Plan:
     for stage in STAGES:
         folder = dataset_folder if stage == "data" else experiment / stage
         done, why = stage_state(stage, folder, prints[stage], inputs[stage], experiment)
+        if done and stage == "validate" and planned[-1].state == "run":
+            done, why = False, "because train runs"
         if stage in wanted:
             planned.append(Planned(stage, "cached" if done else "run", why))
         elif not done and any(later in wanted for later in STAGES[STAGES.index(stage) + 1 :]):
@@ -220,6 +224,8 @@ def stage_state(stage: str, folder: Path, print_: str, inputs: dict[str, Any], e
     gone = missing_file(folder, manifest)
     if gone is None and stage == "validate" and manifest.result.get("passed") and not (folder / "checkpoint").exists():
         gone = "checkpoint is gone"
+    if gone is None and stage != "data" and _checkpoint_differs(experiment, manifest):
+        gone = "checkpoint has other weights" if stage == "train" else "../train/checkpoint has other weights"
     if gone is not None:
         return False, f"done before, but {stage}/{gone}"
     return True, "done" if stage != "validate" else "judged: " + ("passed" if manifest.result.get("passed") else "failed")
@@ -232,11 +238,23 @@ def _data_words(manifest: Manifest) -> str:
     return f"{counts.get('train', '?')} training and {counts.get('validation', '?')} held-out rows{more}"
 
 
+def _checkpoint_differs(experiment: Path, manifest: Manifest) -> bool:
+    """Whether the weights in `train/checkpoint` are other ones than a stage made or judged (read again only if they changed)."""
+    weights = manifest.result.get("weights")
+    return weights is not None and weights != checkpoint_source(experiment).weights_hash()
+
+
 def _never_finished(stage: str, folder: Path, experiment: Path) -> str:
-    step = last_step(experiment) if stage == "train" else None
-    if step:
-        return f"began before and reached step {step}; continues"
-    return "first time"
+    if stage != "train" or last_step(experiment) is None:
+        return "first time"
+    step = snapshot_step(experiment)
+    return "began before without a snapshot; starts at step 1" if step is None else f"began before; continues after step {step}"
+
+
+def snapshot_step(experiment: Path) -> int | None:
+    """The optimizer step of the newest snapshot, by its name; None without one. A resume begins there."""
+    names = [path.name for path in (experiment / "train" / SNAPSHOTS).glob("step-*")]
+    return max((int(name.removeprefix("step-")) for name in names if name.removeprefix("step-").isdecimal()), default=None)
 
 
 def last_step(experiment: Path) -> int | None:
@@ -276,8 +294,8 @@ def neighbours(output: Path, name: str, experiment: Path, inputs: dict[str, dict
     if (folder / "train" / MANIFEST).exists():
         progress = "is trained"
     else:
-        step = last_step(folder)
-        progress = f"is at step {step}" if step else "has not taken a step"
+        step = snapshot_step(folder)
+        progress = f"is at step {step}" if step else "has no snapshot"
     changed = _joined(list(dict.fromkeys(differing)))
     return [f"a new experiment beside {folder}{others}, which {progress} and stays as it is. Different: {changed}"]
 
@@ -391,7 +409,7 @@ def disk_estimate(config: Any, source: Any, experiment: Path) -> Disk:
     if adapter is not None:
         matrices = [shape for shape in shapes if len(shape) == 2]
         trained = sum(adapter.r * (shape[0] + shape[1]) for shape in matrices)
-    needed = SNAPSHOTS * BYTES_PER_PARAMETER * trained + weight_bytes
+    needed = SNAPSHOT_COPIES * BYTES_PER_PARAMETER * trained + weight_bytes
     present = sum(file_sizes(experiment, "train").values()) if experiment.is_dir() else 0
     place = experiment.absolute()
     while not place.is_dir():
@@ -430,7 +448,7 @@ def _disk_problem(config: Any, disk: Disk) -> list[Problem]:
             config.where("pipeline.output_dir"),
             "pipeline.output_dir",
             given=f"{disk.free / 1e9:.1f} GB are free",
-            why=f"training may need {disk.needed / 1e9:.1f} GB: {SNAPSHOTS} snapshots of {BYTES_PER_PARAMETER} bytes for "
+            why=f"training may need {disk.needed / 1e9:.1f} GB: {SNAPSHOT_COPIES} snapshots of {BYTES_PER_PARAMETER} bytes for "
             f"each of {disk.trained:,} trained parameters, and the checkpoint",
             write=write,
         )

@@ -16,17 +16,19 @@ from llmclick.pipeline.data import Dataset, write_dataset
 from llmclick.pipeline.lock import stage_lock
 from llmclick.pipeline.outcome import show_outcome
 from llmclick.pipeline.preflight import Plan, Preflight, last_step, make_plan, preflight, stage_state
-from llmclick.pipeline.signals import asked, stopped_by_signals
+from llmclick.pipeline.signals import stop_requested, stopped_by_signals
 from llmclick.pipeline.stage import (
     MANIFEST,
     SNAPSHOTS,
     STAGES,
     Job,
+    checkpoint_source,
     file_digest,
     file_sizes,
     link_folder,
     read_json,
     read_manifest,
+    remove_link,
     sync_folder,
     write_json,
     write_manifest,
@@ -187,7 +189,12 @@ def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: An
             remove_leftovers(folder)
             # The old manifest goes first: killed halfway, the stage must not look done.
             (folder / MANIFEST).unlink(missing_ok=True)
+            if stage == "train":  # what was judged, and handed over, are not the weights that come now
+                (plan.folder("validate") / MANIFEST).unlink(missing_ok=True)
+                remove_link(plan.folder("validate") / "checkpoint")
             files, result = _BODIES[stage](plan, checked, console, tracking)
+            if stage != "data":  # which weights were made, or judged: neither stage is done for others
+                result = {**result, "weights": checkpoint_source(plan.experiment).weights_hash()}
             seconds = time.perf_counter() - began
             sync_folder(folder)
             write_manifest(
@@ -201,7 +208,7 @@ def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: An
             )
             _link_data(plan)
         console.stage_done(stage, seconds)
-        if asked() and stage != STAGES[-1]:
+        if stop_requested() and stage != STAGES[-1]:
             raise Interrupted(f"stopped after the {stage} stage; the same command continues")
         return {"state": "ran", "seconds": round(seconds, 3), "why": why}
 

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llmclick
 from llmclick.errors import InputError, Problem
 from llmclick.tracking.files import write_atomic
+
+if TYPE_CHECKING:
+    from llmclick.modeling.llm.models.source import Source
 
 STAGES = ("data", "train", "validate")
 MANIFEST = "manifest.json"
@@ -179,6 +182,14 @@ def missing_file(folder: Path, manifest: Manifest) -> str | None:
     return None
 
 
+def checkpoint_source(experiment: Path) -> Source:
+    """`train/checkpoint` as a model source."""
+    from llmclick.modeling.llm.models.source import Source
+
+    folder = (experiment / "train" / "checkpoint").absolute()
+    return Source("folder", str(folder), folder)
+
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file."""
     with path.open("rb") as stream:
@@ -222,3 +233,11 @@ def link_folder(link: Path, target: Path) -> None:
         os.replace(temporary, link)
     except OSError:
         shutil.copytree(target, link, dirs_exist_ok=True)
+
+
+def remove_link(path: Path) -> None:
+    """Remove a link to a folder, or the copy that stands for one where links are impossible."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -52,15 +52,13 @@ def train(job: Job) -> dict[str, Any]:
         if job.tracking is not None:
             job.tracking.catch_up()
         job.console.steps(training.step, training.steps)
-        ended_early = None
-        if training.step < training.steps:
-            try:
-                ended_early = run_training(training)
-            except TrainingStopped:
-                if training.step:
-                    with contextlib.suppress(TrainingStopped):  # a full disk has its own sentence already
-                        write_checkpoint(job, training)
-                raise
+        try:
+            ended_early = run_training(training)
+        except TrainingStopped:
+            if training.step:
+                with contextlib.suppress(TrainingStopped):  # a full disk has its own sentence already
+                    write_checkpoint(job, training)
+            raise
         if ended_early:
             job.console.notice(ended_early)
         write_checkpoint(job, training)
@@ -163,7 +161,7 @@ def build_training(job: Job, scorer: Scorer, should_stop: Callable[[], bool]) ->
         return score_groups(scorer, prompts, groups, engine.text_of)
 
     def evaluate(step: int) -> dict[str, Any]:
-        return evaluate_policy(job, engine, dataset.validation[: settings.eval_rows], scorer, step)
+        return evaluate_policy(job, engine, dataset.validation[: settings.eval_rows], scorer, step, should_stop)
 
     return Training(
         config=config,
@@ -238,8 +236,13 @@ def score_groups(
     )
 
 
-def evaluate_policy(job: Job, engine: Engine, prompts: Sequence[Prompt], scorer: Scorer, step: int) -> dict[str, Any]:
-    """The held-out greedy reward of the weights as they are in memory, after `step` optimizer steps."""
+def evaluate_policy(
+    job: Job, engine: Engine, prompts: Sequence[Prompt], scorer: Scorer, step: int, should_stop: Callable[[], bool]
+) -> dict[str, Any]:
+    """The held-out greedy reward of the weights as they are in memory, after `step` optimizer steps.
+
+    Raises SamplingInterrupted once `should_stop` says so, RewardError.
+    """
     from llmclick.pipeline.gate import PASS
     from llmclick.pipeline.validate import greedy_completions
 
@@ -251,6 +254,7 @@ def evaluate_policy(job: Job, engine: Engine, prompts: Sequence[Prompt], scorer:
         job.console,
         f"held-out rows after step {step}",
         autocast=policy.autocast,
+        should_stop=should_stop,
     )
     scores = score_groups(scorer, prompts, [[completion] for completion in completions], engine.text_of)
     totals = [score.total for score in scores]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmclick.pipeline.gate import Verdict, judge
 from llmclick.pipeline.signals import deferred
+from llmclick.pipeline.stage import checkpoint_source, remove_link
 from llmclick.pipeline.train import make_scorer, score_groups, text_decoder
 from llmclick.tracking.files import json_line, parse_lines, write_atomic
 
@@ -48,10 +49,11 @@ def validate(job: Job) -> dict[str, Any]:
         scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice))
         base_file = job.shared / f"base-{_key(base_inputs(job, prompts))[:12]}" / "answers.jsonl"
         base = _measured(base_file, len(prompts), lambda: answers(job, job.source, prompts, scorer, "base model", should_stop))
-        trained_file = folder / f"trained-{_key(trained_inputs(job, prompts))[:12]}.jsonl"
+        checkpoint = checkpoint_source(job.experiment)
+        weights = checkpoint.weights_hash()
+        trained_file = folder / f"trained-{_key(trained_inputs(job, prompts, weights))[:12]}.jsonl"
         for old in set(folder.glob("trained-*.jsonl")) - {trained_file}:
             old.unlink()
-        checkpoint = checkpoint_source(job)
         trained = _measured(
             trained_file, len(prompts), lambda: answers(job, checkpoint, prompts, scorer, "trained model", should_stop)
         )
@@ -135,14 +137,6 @@ def answers(
     ]
 
 
-def checkpoint_source(job: Job) -> Source:
-    """`train/checkpoint` as a model source."""
-    from llmclick.modeling.llm.models.source import Source
-
-    folder = (job.experiment / "train" / "checkpoint").absolute()
-    return Source("folder", str(folder), folder)
-
-
 def base_inputs(job: Job, prompts: Sequence[Prompt]) -> dict[str, Any]:
     """Everything that the base model's held-out answers depend on."""
     from llmclick.pipeline.fingerprint import answer_code_hash, library_versions, reward_inputs
@@ -162,9 +156,9 @@ def base_inputs(job: Job, prompts: Sequence[Prompt]) -> dict[str, Any]:
     }
 
 
-def trained_inputs(job: Job, prompts: Sequence[Prompt]) -> dict[str, Any]:
-    """Everything that the trained model's held-out answers depend on."""
-    return base_inputs(job, prompts) | {"model": job.fingerprint_of("train")}
+def trained_inputs(job: Job, prompts: Sequence[Prompt], weights: str) -> dict[str, Any]:
+    """Everything that the trained model's held-out answers depend on, `weights` being the hash of the checkpoint's."""
+    return base_inputs(job, prompts) | {"model": weights}
 
 
 def link_checkpoint(folder: Path) -> Path:
@@ -177,16 +171,6 @@ def link_checkpoint(folder: Path) -> Path:
 
         shutil.copytree(folder.parent / "train" / "checkpoint", link)
     return link
-
-
-def remove_link(path: Path) -> None:
-    """Takes an older `checkpoint` away: a link, or the copy that stands for one where links are impossible."""
-    if path.is_dir() and not path.is_symlink():
-        import shutil
-
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _measured(path: Path, rows: int, measure: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:

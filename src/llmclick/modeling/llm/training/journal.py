@@ -52,6 +52,7 @@ class Journal:
         self.snapshots = experiment / "train" / SNAPSHOTS
         self.metrics = MetricsFile(experiment / "metrics.jsonl")
         self.evaluations = MetricsFile(experiment / "eval.jsonl")
+        self.evaluated_step: int | None = None
         self.completions = CompletionsFolder(experiment / "completions", keep)
         self._tokens = tokens
         self._text_of = text_of
@@ -71,6 +72,7 @@ class Journal:
         """The held-out reward while training."""
         with survive_full_disk(record["step"]):
             self.evaluations.append(record)
+        self.evaluated_step = record["step"]
         self.console.evaluation(record)
         for listener in self._listeners:
             listener.log(record)
@@ -101,7 +103,8 @@ class Journal:
             remove_leftovers(file.parent, f"{file.name}.*")
         remove_leftovers(self.completions.path)
         self.metrics.cut(step)
-        self.evaluations.cut(step or -1)  # the one before the first step is made again with that step
+        self.evaluations.cut(step)
+        self.evaluated_step = max((int(record["step"]) for record in self.evaluations.read()), default=None)
         self.completions.cut(step)
         if snapshot is None:
             return False

@@ -74,13 +74,18 @@ def run_training(training: Training) -> str | None:
     """
     config, policy, journal = training.config, training.policy, training.journal
     heap = HeapWatch()
-    if training.step == 0 and training.evaluate:
-        journal.evaluated(training.evaluate(0))
-    while training.step < training.steps:
+    started = training.step
+    while True:
+        evaluate_if_due(training)
+        if (reason := out_of_signal(training)) is not None or training.step == training.steps:
+            return reason
+        if training.step != started:
+            save_if_due(training)
         began = time.perf_counter()
         first = training.step % config.method.iterations == 0
         if first:
             training.scored = sample_and_score(training)
+            count_silent(training)
             if training.step == 0:
                 for sentence in about_first_batch(training.scored.metrics):
                     journal.console.notice(sentence)
@@ -118,18 +123,35 @@ def run_training(training: Training) -> str | None:
         }
         journal.stepped(training, step_metrics(training, statistics, float(norm), lr, seconds), first)
         heap.after_step(training.step)
-        reason = out_of_signal(training) if first else None
-        if training.evaluate and training.step % (config.training.eval_every or 1) == 0:
-            journal.evaluated(training.evaluate(training.step))
-        if reason is not None:
-            return reason
-        if training.step < training.steps:
-            if training.should_stop():
-                journal.save(training)
-                raise Interrupted(f"stopped after step {training.step} of {training.steps}; the same command continues")
-            if training.step % config.training.save_every == 0:
-                journal.save(training)
-    return None
+
+
+def evaluate_if_due(training: Training) -> None:
+    """The held-out reward after `training.step` steps, unless it is recorded already (a resumed run begins at the same place)."""
+    every = training.config.training.eval_every
+    if training.evaluate is None or not every or training.step % every or training.journal.evaluated_step == training.step:
+        return
+    try:
+        record = training.evaluate(training.step)
+    except SamplingInterrupted:
+        record = None
+    except RewardError:
+        training.journal.save(training)
+        raise
+    if record is None:
+        training.journal.save(training)
+        raise Interrupted(
+            f"stopped in the evaluation after step {training.step} of {training.steps}; the same command continues"
+        )
+    training.journal.evaluated(record)
+
+
+def save_if_due(training: Training) -> None:
+    """A snapshot between two steps: every `save_every`, and before a signal ends the run. Raises Interrupted."""
+    if training.should_stop():
+        training.journal.save(training)
+        raise Interrupted(f"stopped after step {training.step} of {training.steps}; the same command continues")
+    if training.step % training.config.training.save_every == 0:
+        training.journal.save(training)
 
 
 def sample_and_score(training: Training) -> Scored:
@@ -265,17 +287,22 @@ def step_metrics(
     }
 
 
+def count_silent(training: Training) -> None:
+    """Counts sampled batches in a row without any signal."""
+    assert training.scored is not None
+    mixed = training.scored.metrics["groups"]["mixed"]
+    training.silent_in_a_row = 0 if mixed else training.silent_in_a_row + 1
+
+
 def out_of_signal(training: Training) -> str | None:
-    """Counts sampled batches without any signal; after `training.patience` in a row training ends.
+    """Whether `training.patience` sampled batches in a row had no signal.
 
     Returns why when the last ones were all right (nothing is left to learn), raises TrainingStopped otherwise.
     """
-    assert training.scored is not None
-    groups = training.scored.metrics["groups"]
-    training.silent_in_a_row = 0 if groups["mixed"] else training.silent_in_a_row + 1
     patience = training.config.training.patience
-    if not patience or training.silent_in_a_row < patience:
+    if not patience or training.silent_in_a_row < patience or training.scored is None:
         return None
+    groups = training.scored.metrics["groups"]
     if not groups["all_wrong"]:
         return f"{patience} sampled batches in a row were all right: nothing is left to learn from these rows"
     metrics = training.scored.metrics
