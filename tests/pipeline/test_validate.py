@@ -16,8 +16,8 @@ from tests.runs import Tiny
 def test_other_weights_are_answered_and_judged_anew(
     tmp_path: Path, dense_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A damaged checkpoint is trained again; when other weights come of it (here the untrained ones, elsewhere another number of
-    threads is enough), their own answers are judged: equal to the base model's, where the first checkpoint's differed."""
+    """A damaged checkpoint is trained again; when other weights come of it (here the untrained ones, elsewhere another number
+    of threads is enough), their own answers are judged: equal to the base model's, where the first checkpoint's differed."""
     tiny = Tiny(tmp_path, dense_folder)
     first = tiny.run("training.lr=1e-1")
     assert first.metrics["length"]["n"] == 6

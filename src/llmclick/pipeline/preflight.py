@@ -114,7 +114,7 @@ def make_plan(config: Any, stages: Sequence[str] | None = None) -> Plan:
     experiment = output / f"{config.pipeline.name}-{prints['train'][:8]}"
     shared = output / ".shared"
     dataset_folder = shared / f"data-{prints['data'][:12]}"
-    planned = []
+    planned: list[Planned] = []
     for stage in STAGES:
         folder = dataset_folder if stage == "data" else experiment / stage
         done, why = stage_state(stage, folder, prints[stage], inputs[stage], experiment)
@@ -239,7 +239,7 @@ def _data_words(manifest: Manifest) -> str:
 
 
 def _checkpoint_differs(experiment: Path, manifest: Manifest) -> bool:
-    """Whether the weights in `train/checkpoint` are other ones than a stage made or judged (read again only if they changed)."""
+    """Whether `train/checkpoint` holds other weights than a stage made or judged (read again only if they changed)."""
     weights = manifest.result.get("weights")
     return weights is not None and weights != checkpoint_source(experiment).weights_hash()
 

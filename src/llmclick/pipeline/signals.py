@@ -1,7 +1,7 @@
 """Signals during a run: it stops where nothing is lost; a second SIGINT or SIGTERM leaves at once.
 
-A handler may run in the middle of a write, inside any lock: it sets a flag and prints nothing. What runs asks for the flag at its
-next boundary and says it then. Signals belong to the process, so what was requested is kept here and not handed around.
+A handler may run in the middle of a write, inside any lock: it sets a flag and prints nothing. What runs asks for the flag at
+its next boundary and says it then. Signals belong to the process, so what was requested is kept here and not handed around.
 """
 
 from __future__ import annotations

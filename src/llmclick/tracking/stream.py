@@ -13,14 +13,14 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import IO
+from typing import TextIO
 
 MOST = 1 << 22
 """Bytes of progress that wait for a reader (run.log has every line): a bar that nobody reads for days fills it."""
 
 
 class Output:
-    """A queue of texts and the thread that writes them, one for stdout and stderr together: on a terminal their order counts."""
+    """A queue of texts and the thread that writes them, one for stdout and stderr: on a terminal their order counts."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Unblocked, bytes]] = deque()
@@ -43,7 +43,7 @@ class Output:
                 self._thread.start()
 
     def drain(self, seconds: float | None) -> bool:
-        """Wait until everything is written or given up, `seconds` at most (None: as long as it takes). False if some is left."""
+        """Wait until all is written or given up, `seconds` at most (None: as long as it takes). False if some is left."""
         end = None if seconds is None else time.monotonic() + seconds
         with self._changed:
             while self._bytes:
@@ -76,7 +76,7 @@ class Unblocked(io.TextIOBase):
     out. A `patient` one (results, not progress) leaves nothing out for a reader that is slow.
     """
 
-    def __init__(self, stream: IO[str], output: Output, *, patient: bool) -> None:
+    def __init__(self, stream: TextIO, output: Output, *, patient: bool) -> None:
         self._descriptor = stream.fileno()
         self._encoding = stream.encoding or "utf-8"
         self._output = output
@@ -125,7 +125,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def open_standard_streams() -> None:
-    """Give a process that was started without stdin, stdout or stderr an empty one, so that no file of ours takes its number."""
+    """Open what a process was started without, stdin, stdout or stderr, so that no other file takes its number."""
     for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -134,9 +134,9 @@ def open_standard_streams() -> None:
             if null != number:
                 os.dup2(null, number)
                 os.close(null)
-    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 def unblock_standard_streams() -> Output:

@@ -126,7 +126,7 @@ def run_training(training: Training) -> str | None:
 
 
 def evaluate_if_due(training: Training) -> None:
-    """The held-out reward after `training.step` steps, unless it is recorded already (a resumed run begins at the same place)."""
+    """The held-out reward after `training.step` steps, unless it is recorded already: a resumed run may begin there."""
     every = training.config.training.eval_every
     if training.evaluate is None or not every or training.step % every or training.journal.evaluated_step == training.step:
         return
@@ -139,9 +139,7 @@ def evaluate_if_due(training: Training) -> None:
         raise
     if record is None:
         training.journal.save(training)
-        raise Interrupted(
-            f"stopped in the evaluation after step {training.step} of {training.steps}; the same command continues"
-        )
+        raise Interrupted(f"stopped evaluating after step {training.step} of {training.steps}; the same command continues")
     training.journal.evaluated(record)
 
 
