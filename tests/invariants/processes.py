@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +29,8 @@ serve()
 
 @dataclass(frozen=True)
 class Moment:
-    """At the `nth` call of `at` ("module:attribute"), before it runs or after, while `inside` runs if given."""
+    """At the `nth` call of `at` ("module:attribute"), before it runs or after, while `inside` runs if given: a signal to the
+    process, or an error that nobody expects (`signal=0`)."""
 
     at: str
     nth: int = 1
@@ -68,8 +70,15 @@ class Processes:
         os.killpg(self._server.pid, signal.SIGKILL)
         self._server.wait(30)
 
-    def start(self, args: Sequence[str], moments: Sequence[Moment] = (), file_limit: int | None = None) -> _Process:
-        """`llmclick ARGS` in a process of its own, with at most `file_limit` bytes per file."""
+    def start(
+        self,
+        args: Sequence[str],
+        moments: Sequence[Moment] = (),
+        file_limit: int | None = None,
+        streams: str = "files",
+    ) -> _Process:
+        """`llmclick ARGS` in a process of its own, with at most `file_limit` bytes per file and stdin, stdout and stderr as
+        `streams` says (see `connect`)."""
         self._count += 1
         out = self.folder / f"process-{self._count}"
         answer = self._ask(
@@ -78,14 +87,21 @@ class Processes:
                 "args": [str(arg) for arg in args],
                 "moments": [asdict(moment) for moment in moments],
                 "file_limit": file_limit,
+                "streams": streams,
                 "out": str(out),
             }
         )
         return _Process(self, answer["pid"], out)
 
-    def run(self, args: Sequence[str], moments: Sequence[Moment] = (), file_limit: int | None = None) -> Ended:
+    def run(
+        self,
+        args: Sequence[str],
+        moments: Sequence[Moment] = (),
+        file_limit: int | None = None,
+        streams: str = "files",
+    ) -> Ended:
         """The same, waited for."""
-        return self.start(args, moments, file_limit).wait()
+        return self.start(args, moments, file_limit, streams).wait()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._server.stdin is not None
@@ -117,6 +133,18 @@ class _Process:
         while not said.exists() or text not in said.read_text():
             assert time.monotonic() < deadline, f"never said {text!r}"
             time.sleep(0.02)
+
+    def until_exists(self, folder: Path, pattern: str, seconds: float = 60) -> None:
+        """Waits until `folder` holds a file of that pattern."""
+        deadline = time.monotonic() + seconds
+        while not any(folder.glob(pattern)):
+            assert time.monotonic() < deadline, f"never wrote {pattern}"
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """Ends it."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
 
     def until_stopped(self, seconds: float = 60) -> None:
         """Waits until the process has stopped itself: a SIGCONT that came earlier would be lost."""
@@ -178,9 +206,7 @@ def become(request: dict[str, Any]) -> None:
     code = 70
     try:
         out = Path(request["out"])
-        for descriptor, suffix in ((1, ".out"), (2, ".err")):
-            os.dup2(os.open(out.with_suffix(suffix), os.O_CREAT | os.O_WRONLY | os.O_TRUNC), descriptor)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        connect(out, request["streams"])
         sys.argv = ["llmclick", *request["args"]]
         for moment in request["moments"]:
             install(Moment(**moment))
@@ -200,10 +226,53 @@ def become(request: dict[str, Any]) -> None:
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.flush()
         with contextlib.suppress(OSError):  # a file limit
             out.with_suffix(".modules").write_text("\n".join(list(sys.modules)))
         os._exit(code)
+
+
+def connect(out: Path, streams: str) -> None:
+    """Gives this process its stdin, stdout and stderr.
+
+    files: kept in `out`.out and .err; terminal: one that is read; pipe, slow pipe: read at once, or 2 kB ten times a second;
+    full pipe: one with no room, which is never read; closed pipe: its reader has left; full device: /dev/full; none: closed.
+    """
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for descriptor, suffix in ((1, ".out"), (2, ".err")):
+        os.dup2(os.open(out.with_suffix(suffix), os.O_CREAT | os.O_WRONLY | os.O_TRUNC), descriptor)
+    if streams == "none":
+        os.closerange(0, 3)
+    elif streams == "full device":
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        os.dup2(1, 2)
+    elif streams != "files":
+        here, there = os.openpty() if streams == "terminal" else os.pipe()
+        for descriptor in (0, 1, 2) if streams == "terminal" else (1, 2):
+            os.dup2(there, descriptor)
+        os.close(there)
+        if streams == "closed pipe":
+            os.close(here)
+        elif streams == "full pipe":
+            os.set_blocking(1, False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    os.write(1, b"x" * 4096)
+            os.set_blocking(1, True)
+        else:
+            threading.Thread(target=_read, args=(here, streams == "slow pipe"), daemon=True).start()
+    if streams == "none":
+        sys.stdin = sys.stdout = sys.stderr = None  # type: ignore[assignment]  # as Python starts without them
+    else:
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rww"))
+
+
+def _read(descriptor: int, slow: bool) -> None:
+    with contextlib.suppress(OSError):  # a terminal that nobody writes to any more
+        while os.read(descriptor, 2000 if slow else 1 << 16):
+            time.sleep(0.1 if slow else 0)
 
 
 def install(moment: Moment) -> None:
@@ -218,11 +287,11 @@ def install(moment: Moment) -> None:
         here = count == moment.nth and (depth > 0 or moment.inside is None)
         if here and not moment.after:
             count += 1
-            os.kill(os.getpid(), moment.signal)
+            happen(moment)
         result = function(*args, **options)
         if here and moment.after:
             count += 1
-            os.kill(os.getpid(), moment.signal)
+            happen(moment)
         return result
 
     setattr(owner, name, patched)
@@ -238,6 +307,13 @@ def install(moment: Moment) -> None:
                 depth -= 1
 
         setattr(outer_owner, outer_name, around)
+
+
+def happen(moment: Moment) -> None:
+    """Sends the signal, or raises what nobody expects."""
+    if not moment.signal:
+        raise RuntimeError("planted")
+    os.kill(os.getpid(), moment.signal)
 
 
 def _find(place: str) -> tuple[Any, str, Any]:
