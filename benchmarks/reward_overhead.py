@@ -29,7 +29,7 @@ BATCH, CHARACTERS, REPEATS = 32, 400, 50
 
 
 class Spec:
-    name, weight, timeout, on_error = "spread", 1.0, 10.0, "fail"
+    name, weight, timeout, on_error, pass_at = "spread", 1.0, 10.0, "fail", 1.0
     params: dict[str, Any] = {}  # noqa: RUF012
 
 

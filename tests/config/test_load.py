@@ -83,7 +83,7 @@ def test_the_defaults_are_the_documented_ones(folder):
             "group_size": 8,
             "max_new_tokens": 256,
             "temperature": 1.0,
-            "reward": [{"name": "exact_match", "weight": 1.0, "timeout": 10.0, "on_error": "fail"}],
+            "reward": [{"name": "exact_match", "weight": 1.0, "timeout": 10.0, "on_error": "fail", "pass_at": 1.0}],
             "sample_rows": 512,
             "correction": "auto",
             "iterations": 1,

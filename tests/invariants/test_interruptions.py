@@ -96,7 +96,7 @@ def alter(folder: Path) -> None:
 
 def alter_words(folder: Path) -> None:
     path = folder / "snapshot.json"
-    path.write_text(path.read_text().replace('"silent_in_a_row": 0', '"silent_in_a_row": 9'))
+    path.write_text(path.read_text().replace('"batches": 0', '"batches": 9'))
 
 
 @pytest.mark.parametrize("damage", [truncate, alter, alter_words])

@@ -21,7 +21,13 @@ class Bounds:
 def answers(*rewards: float | None, tokens: int = 4) -> list[dict[str, Any]]:
     """One answer per reward; None: the named reward does not apply."""
     return [
-        {"reward": 0.0 if value is None else value, "rewards": {"own": value}, "tokens": tokens, "stop": "stop"}
+        {
+            "reward": 0.0 if value is None else value,
+            "rewards": {"own": value},
+            "passed": value is not None and value >= 1,
+            "tokens": tokens,
+            "stop": "stop",
+        }
         for value in rewards
     ]
 
@@ -53,6 +59,14 @@ def test_means_and_paired_differences_by_hand() -> None:
 def test_min_and_max_compare_the_trained_mean(bounds: Bounds, passed: bool) -> None:
     """A bound is met at equality; one missed bound fails all."""
     assert judge(answers(0, 0, 1, 1), answers(1, 0, 1, 1), bounds, ["own"], 7).passed is passed
+
+
+def test_the_pass_rate_counts_what_the_scorer_passed() -> None:
+    """A total of 2 that did not pass, and one of 0.9 that did, with weights of .5 and .4: the rate is 1/2."""
+    trained = answers(2.0, 0.9)
+    for answer, passed in zip(trained, (False, True), strict=True):
+        answer["passed"] = passed
+    assert judge(answers(0, 0), trained, Bounds(), ["own"], 7).metrics["pass_rate"].trained == 0.5
 
 
 def test_a_negative_reward_can_fail_a_bound_of_zero() -> None:

@@ -87,9 +87,18 @@ def test_a_new_bound_judges_again_and_nothing_else(lab: Any) -> None:
     assert lab.calls == ["train", "validate", "validate"]
 
 
-@pytest.mark.parametrize("override", ["training.save_every=3", "report.tokens=true", "compute.device=cpu"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "training.save_every=3",
+        "report.tokens=true",
+        "compute.device=cpu",
+        "method.reward.timeout=60",
+        "method.reward.on_error=zero",
+    ],
+)
 def test_how_it_runs_is_no_part_of_the_identity(lab: Any, override: str) -> None:
-    """save_every, report and compute change no fingerprint."""
+    """save_every, report, compute and how a reward is run change no fingerprint."""
     assert make_plan(lab.config(override)).fingerprints == make_plan(lab.config()).fingerprints
 
 
@@ -109,6 +118,7 @@ def test_how_it_runs_is_no_part_of_the_identity(lab: Any, override: str) -> None
         ("data.validation=0.3", {"data", "train", "validate"}),
         ("method.reward.name=contains", {"data", "train", "validate"}),
         ("method.reward.weight=2", {"data", "train", "validate"}),
+        ("method.reward.pass_at=0.5", {"data", "train", "validate"}),
     ],
 )
 def test_what_is_built_is_the_identity(lab: Any, override: str, changed: set[str]) -> None:

@@ -110,6 +110,7 @@ def write_run(
                         "stop": "length" if cut else "stop",
                         "rewards": named,
                         "reward": reward,
+                        "passed": reward == 1.0,
                         "advantage": (reward - mean) / (std + 1e-4) if std else 0.0,
                     }
                 )
@@ -123,7 +124,7 @@ def write_run(
                     f"reward/{name}": sum(record["rewards"][name] for record in records) / len(records)
                     for name in ("json_valid", "contains")
                 },
-                "pass_rate": sum(record["reward"] >= 1 for record in records) / len(records),
+                "pass_rate": sum(record["passed"] for record in records) / len(records),
                 "groups": kinds,
                 "length": sum(record["tokens"] for record in records) / len(records),
                 "truncated": sum(record["stop"] == "length" for record in records) / len(records),
@@ -150,13 +151,14 @@ def write_run(
         for side, level in (("base", 0.06), ("trained", final)):
             text, reward, named, cut = answer(rng, level, city)
             sides[side] = {"text": text, "stop": "length" if cut else "stop", "rewards": named, "reward": reward}
+            sides[side]["passed"] = reward == 1.0
         rows.append(
             {"id": f"held{place:03d}-0", "where": f"samples/cities.jsonl:{900 + place}", "prompt": PROMPT.format(city), **sides}
         )
     if hostile:
         rows[0]["prompt"] = HOSTILE_PROMPT
         rows[0]["trained"]["text"] = HOSTILE["html"] + HOSTILE["ansi"] + HOSTILE["bidi"]
-        rows[0]["trained"]["reward"] = 0.0
+        rows[0]["trained"] |= {"reward": 0.0, "passed": False}
     write_atomic(folder / "validate" / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     values = {}
     for name in ("reward", "reward/json_valid"):

@@ -12,6 +12,7 @@ class Spec:
     weight: float = 1.0
     timeout: float = 10.0
     on_error: str = "fail"
+    pass_at: float = 1.0
 
 
 def write(path: Path, text: str) -> Path:

@@ -152,12 +152,40 @@ def machine_is_busy():
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
-def test_more_than_a_twentieth_of_a_batch_failing_stops_the_run(scorer):
-    """2 of 40 is 5 % and goes on; 3 of 40 stops with the reward's name and the share."""
-    two = [to_score("exit" if number < 2 else "fine") for number in range(40)]
-    assert [bool(score.failures) for score in scorer.score(two)] == [True] * 2 + [False] * 38
-    with pytest.raises(RewardError, match="3 of 40"):
-        scorer.score([to_score("exit" if number < 3 else "fine") for number in range(40)])
+def dying(count, size):
+    """`size` completions, the first `count` of which end their worker."""
+    return [to_score("exit" if number < count else "fine") for number in range(size)]
+
+
+def test_more_than_a_twentieth_of_the_last_hundred_failing_stops_the_run(file):
+    """2 of the first 40 are 5 % and go on, and 2 more of the next 40 make 4 of 80, again 5 %; of the next 40 the second one is
+    the 6th of a hundred in a row, which stops."""
+    with Scorer([Spec("odd", timeout=5)], [file]) as scorer:
+        assert [bool(score.failures) for score in scorer.score(dying(2, 40))] == [True] * 2 + [False] * 38
+        scorer.score(dying(2, 40))
+        with pytest.raises(RewardError, match="6 of the last 100 completions") as caught:
+            scorer.score(dying(2, 40))
+    assert "odd" in str(caught.value)
+
+
+def test_failures_far_apart_are_not_added_up(file):
+    """Five in every hundred completions are 5 %, however many hundreds there are: the window slides."""
+    with Scorer([Spec("odd", timeout=5)], [file]) as scorer:
+        scores = [score for _ in range(3) for score in scorer.score([*dying(5, 5 + 15), *dying(0, 80)])]
+    assert sum(bool(score.failures) for score in scores) == 15
+
+
+def test_one_failure_in_a_small_batch_is_tolerated(file):
+    """One of the first 16, the page's own batch, goes on: 5 % of so few is less than one. A second one stops, and a scorer made
+    anew, as a resumed run makes it, goes past the completion that stopped the last one."""
+    with Scorer([Spec("odd", timeout=5)], [file]) as scorer:
+        assert sum(bool(score.failures) for score in scorer.score(dying(1, 16))) == 1
+        with pytest.raises(RewardError, match="2 of the last 32 completions"):
+            scorer.score(dying(1, 16))
+    with Scorer([Spec("odd", timeout=5)], [file]) as resumed:
+        assert sum(bool(score.failures) for score in resumed.score(dying(1, 16))) == 1
+        with pytest.raises(RewardError, match="2 of the last 17 completions"):
+            resumed.score(dying(1, 1))
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,20 @@ class RewardSpec(Section):
         default=10.0,
         gt=0,
         description="Seconds that one call may take before the completion scores 0. Only rewards that run in a worker are "
-        "timed: your own, regex, math and reasoning_gym.",
+        "timed: your own, regex, math and reasoning_gym. More than max(1, 5 %) such calls among the last 100 completions stop "
+        "the run. Not part of the experiment's identity.",
     )
     on_error: Literal["fail", "zero"] = Field(
         default="fail",
         description="What happens when the reward raises or returns something that is no number: `fail` stops the run and "
-        "shows the row, the completion and the traceback, `zero` scores 0 and counts it.",
+        "shows the row, the completion and the traceback, `zero` scores 0 and counts it. Not part of the experiment's "
+        "identity.",
+    )
+    pass_at: float = Field(
+        default=1.0,
+        description="The least value with which this reward passes, to within 1e-6. A completion passes when every reward "
+        "that has a positive weight and applies to its row does; `pass_rate` and the report count those. A shipped reward "
+        "gives 0 to 1, so there it is above 0 and at most 1.",
     )
     params: dict[str, Any] = Field(
         default_factory=dict,
@@ -68,8 +76,8 @@ class SharedMethod(Section):
     )
     reward: tuple[RewardSpec, ...] = Field(
         description="How completions are scored: one mapping `{name: exact_match}`, or a list of them whose weighted sum "
-        "counts. Beside name, a mapping takes weight, timeout and on_error; its other keys go to the reward. Two rewards of "
-        "one name are refused, because every metric is kept under the reward's name.",
+        "counts. Beside name, a mapping takes weight, timeout, on_error and pass_at; its other keys go to the reward. Two "
+        "rewards of one name are refused, because every metric is kept under the reward's name.",
         json_schema_extra={"hint": "{name: exact_match}", "shape": "a mapping or a list of mappings"},
     )
     sample_rows: Annotated[int, Field(ge=1)] = Field(

@@ -159,6 +159,9 @@ def rewards_together(facts: Facts) -> Iterator[Problem | str]:
                 spec.name,
             )
         seen.add(spec.name)
+        if spec.weight <= 0 and facts.written(f"{key}.pass_at"):
+            place = f"{key}.pass_at"
+            yield f"{facts.where(place)} {place}: no effect, because only rewards with a positive weight decide what passes"
     if specs and all(spec.weight == 0 for spec in specs):
         key = "method.reward.0.weight" if len(specs) > 1 else "method.reward.weight"
         yield facts.problem(key, "every weight is 0, so every completion scores 0", "give one reward another weight", 0)

@@ -218,7 +218,10 @@ class TrainingConfig(Section):
         description="What happens to rows whose prompt leaves no room: `error` refuses and lists them, `skip` leaves them out "
         "and counts them. No prompt is ever cut.",
     )
-    weight_decay: Annotated[float, Field(ge=0)] = Field(default=0.0, description="AdamW's decoupled weight decay.")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(
+        default=0.0,
+        description="AdamW's decoupled weight decay. It falls on matrices, embeddings included, not on norms and biases.",
+    )
     max_grad_norm: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="A gradient whose norm is larger is scaled down to it. The log shows the norm before."
     )
@@ -229,8 +232,8 @@ class TrainingConfig(Section):
     )
     patience: Annotated[int, Field(ge=0)] = Field(
         default=10,
-        description="Sampled batches in a row in which no group has any spread of rewards before training ends. 0 never ends "
-        "it.",
+        description="Sampled batches in a row in which no group has any spread of rewards before training ends: with success "
+        "if all groups of all of them were right, otherwise with exit code 4. 0 never ends it.",
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         default="auto",

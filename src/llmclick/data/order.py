@@ -11,6 +11,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 
 def rank(*parts: object) -> bytes:
@@ -23,10 +24,12 @@ def held_out_count(validation: int | float, rows: int) -> int:
 
     >>> held_out_count(0.1, 200), held_out_count(0.1, 4), held_out_count(16, 200)
     (20, 1, 16)
+    >>> held_out_count(0.35, 90)  # 31.5, a half, goes to the even number; as a product of floats it is 31.499999999999996
+    32
     """
     if isinstance(validation, int):
         return validation
-    return max(1, round(validation * rows))
+    return max(1, round(Fraction(repr(validation)) * rows))
 
 
 def in_hash_order(ids: Sequence[str], seed: int) -> list[int]:

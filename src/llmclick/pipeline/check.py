@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llmclick.pipeline.forecast import Share, advice, completions_needed, forecast
-from llmclick.pipeline.gate import PASS
 from llmclick.pipeline.preflight import Preflight, preflight
 from llmclick.tracking.console import duration, gigabytes
 
@@ -118,14 +117,15 @@ def memory_estimate(config: Config, checked: Preflight) -> float:
 
 
 def sample_forecast(config: Config, checked: Preflight, count: int, console: Console) -> dict[str, Any]:
-    """Takes two steps' work on the untrained model to measure it, then samples `count` prompts for the forecast."""
+    """Takes two steps' work on the untrained model to measure it, then samples `count` prompts for the forecast: those that a
+    run meets first."""
     from llmclick.modeling.llm.process import prepare_process
     from llmclick.modeling.llm.training.loop import peak_memory
     from llmclick.pipeline.train import build_engine, make_scorer, score_groups
 
     assert checked.dataset is not None
     prepare_process()
-    prompts = checked.dataset.train[:count]
+    prompts = first_met(config, checked.dataset.train, count)
     with contextlib.ExitStack() as stack:
         scorer = stack.enter_context(make_scorer(config, None, console.notice))
         with console.progress("loading the model", None):
@@ -146,7 +146,7 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
     rewards = [[score.total for score in scores[k * size : (k + 1) * size]] for k in range(len(prompts))]
     totals = [reward for of_prompt in rewards for reward in of_prompt]
     completions = [completion for group in groups for completion in group]
-    pass_rate = sum(total >= PASS for total in totals) / len(totals)
+    pass_rate = sum(score.passed for score in scores) / len(scores)
     truncated = sum(completion.truncated for completion in completions) / len(completions)
     asked = config.method.group_size
     sizes = sorted({asked, *(other for other in GROUP_SIZES if other <= size)})
@@ -169,6 +169,15 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
         "memory_gb": memory,
         "examples": _examples(prompts, groups, scores, engine, size),
     }
+
+
+def first_met(config: Config, train: Sequence[Prompt], count: int) -> list[Prompt]:
+    """The first `count` prompts of epoch 0, in its order. A file may be sorted, and its first rows alike; these are as good as
+    drawn at random."""
+    from llmclick.data.order import Stream
+
+    stream = Stream([prompt.row.id for prompt in train], epochs=1, per_batch=1, seed=config.pipeline.seed)
+    return [train[place] for place in stream.epoch(0)[:count]]
 
 
 @dataclass(frozen=True)
@@ -262,7 +271,7 @@ def show_forecast(found: dict[str, Any], asked: int, steps: int, console: Consol
     console.facts(
         [
             ("sampled", f"{found['completions']} completions of {found['prompts']} prompts"),
-            ("reward", f"{found['reward']:.3f} in the mean; {found['pass_rate']:.0%} pass (a reward of at least 1)"),
+            ("reward", f"{found['reward']:.3f} in the mean; {found['pass_rate']:.0%} pass"),
             ("length", f"{found['length']:.0f} tokens in the mean; {found['truncated']:.0%} are cut off by max_new_tokens"),
             ("time", f"about {duration(per_step)} a step, {duration(steps * per_step)} for {steps} steps"),
             ("memory", f"about {gigabytes(found['memory_gb'])}"),

@@ -28,6 +28,7 @@ _SCORING_CODE = tuple(f"rewards/{name}.py" for name in ("scoring", "calls", "poo
 _ANSWER_CODE = ("pipeline/validate.py", "pipeline/train.py")
 _VALIDATE_CODE = ("pipeline/validate.py", "pipeline/gate.py", "pipeline/bootstrap.py")
 _NOT_IDENTITY = ("save_every",)
+_HOW_TO_REWARD = ("timeout", "on_error")
 
 
 def fingerprint(inputs: Mapping[str, Any]) -> str:
@@ -51,12 +52,15 @@ def answer_code_hash() -> str:
 
 
 def reward_inputs(config: Any) -> dict[str, Any]:
-    """The rewards as the config has them, and the hashes of their source files."""
+    """The rewards as the config has them, less how they are run, and the hashes of their source files."""
     from llmclick.rewards.source import source_hash
 
     source = source_hash(config.method.reward, config.pipeline.imports)
     return {
-        "method.reward": config.as_dict()["method"]["reward"],
+        "method.reward": [
+            {key: value for key, value in reward.items() if key not in _HOW_TO_REWARD}
+            for reward in config.as_dict()["method"]["reward"]
+        ],
         "reward source": dict(source),
         "llmclick's scoring code": code_hash(*_SCORING_CODE),
     }

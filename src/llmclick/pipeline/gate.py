@@ -11,9 +11,6 @@ import numpy as np
 
 from llmclick.pipeline.bootstrap import paired_interval
 
-PASS = 1 - 1e-6
-"""A completion passes when its reward is at least this."""
-
 
 class Bounds(Protocol):
     """The `validation` section of a config, as far as the gate reads it."""
@@ -113,7 +110,7 @@ def metric_of(name: str, answer: Mapping[str, Any]) -> float | None:
         value = answer["rewards"].get(name.removeprefix("reward/"))
         return None if value is None else float(value)
     if name == "pass_rate":
-        return float(answer["reward"] >= PASS)
+        return float(answer["passed"])
     if name == "length":
         return float(answer["tokens"])
     return float(answer["stop"] == "length")

@@ -121,7 +121,7 @@ def build_engine(config: Config, source: Source, compute: Compute, dataset: Data
 
     return Engine(
         policy=policy,
-        optimizer=adamw(policy.trainable.values(), settings.lr, settings.weight_decay),
+        optimizer=adamw(policy.trainable, settings.lr, settings.weight_decay),
         sampler=LocalSampler(
             policy.sampler_model,
             seed=config.pipeline.seed,
@@ -243,7 +243,6 @@ def evaluate_policy(
 
     Raises SamplingInterrupted once `should_stop` says so, RewardError.
     """
-    from llmclick.pipeline.gate import PASS
     from llmclick.pipeline.validate import greedy_completions
 
     policy = engine.policy
@@ -261,7 +260,7 @@ def evaluate_policy(
     return {
         "step": step,
         "reward": sum(totals) / len(totals),
-        "pass_rate": sum(total >= PASS for total in totals) / len(totals),
+        "pass_rate": sum(score.passed for score in scores) / len(scores),
         "n": len(totals),
     }
 

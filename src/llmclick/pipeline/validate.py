@@ -132,6 +132,7 @@ def answers(
             "stop": completion.stop,
             "rewards": score.by_name,
             "reward": score.total,
+            "passed": score.passed,
         }
         for prompt, completion, score in zip(prompts, completions, scores, strict=True)
     ]
@@ -188,7 +189,7 @@ def _write_rows(
     lines = []
     for prompt, before, after in zip(prompts, base, trained, strict=True):
         pair = {
-            side: {key: answer[key] for key in ("text", "tokens", "stop", "rewards", "reward")}
+            side: {key: answer[key] for key in ("text", "tokens", "stop", "rewards", "reward", "passed")}
             for side, answer in (("base", before), ("trained", after))
         }
         lines.append(json_line({"id": prompt.row.id, "where": prompt.row.where, "prompt": prompt.text, **pair}))

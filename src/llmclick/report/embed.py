@@ -114,6 +114,7 @@ def _answer(answer: object, limit: int, cut: list[int]) -> dict[str, Any] | None
         "text": _cut(answer.get("text"), limit, cut),
         "stop": str(answer.get("stop", "")),
         "reward": _short(answer.get("reward")),
+        "passed": answer.get("passed") is True,
         "rewards": {str(name): _short(value) for name, value in rewards.items()} if isinstance(rewards, Mapping) else {},
     }
 
@@ -185,6 +186,7 @@ def _table(by_step: Mapping[int, Sequence[Mapping[str, Any]]], steps: int, limit
         "tokens": [_short(record.get("tokens")) for _, record in records],
         "stop": [str(record.get("stop", "")) for _, record in records],
         "reward": [_short(record.get("reward")) for _, record in records],
+        "passed": [int(record.get("passed") is True) for _, record in records],
         "advantage": [_short(record.get("advantage")) for _, record in records],
         "rewards": {name: [_short((record.get("rewards") or {}).get(name)) for _, record in records] for name in names},
         "texts": [_cut(record.get("text"), limit, cut) for _, record in records],

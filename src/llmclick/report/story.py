@@ -9,8 +9,6 @@ from typing import Any
 from llmclick.report.experiment import Experiment
 from llmclick.tracking.console import duration
 
-PASSES = 1 - 1e-6
-
 
 @dataclass(frozen=True)
 class Story:
@@ -48,7 +46,7 @@ def tell(run: Experiment) -> Story:
         count, total, worse = failing
         text = f"{count} of {total} held-out rows still fail" if count else f"All {total} held-out rows pass"
         sentences.append(text + (f"; {worse} got a lower reward than from the base model." if worse else "; none got worse."))
-        tiles.append(("Rows that still fail", f"{count} of {total}", "reward below 1 after training"))
+        tiles.append(("Rows that still fail", f"{count} of {total}", "after training"))
     spent = _time(run)
     if spent:
         sentences.append(spent)
@@ -145,15 +143,16 @@ def _missed(bound: dict[str, Any]) -> str:
 
 
 def _failing(run: Experiment) -> tuple[int, int, int] | None:
-    pairs = []
+    judged = []
     for row in run.held_out:
         base, trained = ((row.get(side) or {}).get("reward") for side in ("base", "trained"))
-        if isinstance(trained, (int, float)):
-            pairs.append((base, trained))
-    if not pairs:
+        passed = (row.get("trained") or {}).get("passed")
+        if isinstance(trained, (int, float)) and isinstance(passed, bool):
+            judged.append((base, trained, passed))
+    if not judged:
         return None
-    worse = sum(1 for base, trained in pairs if isinstance(base, (int, float)) and trained < base - 1e-9)
-    return sum(1 for _, trained in pairs if trained < PASSES), len(pairs), worse
+    worse = sum(1 for base, trained, _ in judged if isinstance(base, (int, float)) and trained < base - 1e-9)
+    return sum(1 for *_, passed in judged if not passed), len(judged), worse
 
 
 def _time(run: Experiment) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,12 @@ from llmclick.rewards.validate import Spec, check_specs, completed
 if TYPE_CHECKING:
     from llmclick.data.rows import Row
 
-#: More than this share of a batch in timeouts and dead workers stops the run.
-FAILING_SHARE = 0.05
-#: A right answer scores at least this.
-RIGHT = 1 - 1e-6
+#: Timeouts and dead workers are counted over so many completions in a row, across batches.
+WINDOW = 100
+#: A reward passes at its `pass_at` or this much below it, which is what sums of decimals lose.
+ROUNDING = 1e-6
+#: Totals are rounded to so many decimals, and to so many digits in all: what lies beyond is no more than rounding.
+TOTAL_DECIMALS, TOTAL_DIGITS = 9, 12
 #: After so many timeouts and dead workers the trial of the rows ends early.
 TRIAL_FAILURES = 20
 
@@ -40,11 +43,17 @@ class ToScore:
 
 @dataclass(frozen=True)
 class Score:
-    """`total` is the weighted sum that is optimised, `by_name` each reward raw (None: does not apply), `failures` how many
-    rewards failed on this completion, by kind: timeout, died, memory, error."""
+    """`total` is the weighted sum that is optimised, `by_name` each reward raw (None: does not apply), `passed` whether the
+    completion passes, `failures` how many rewards failed on it, by kind: timeout, died, memory, error.
+
+    A completion passes when every reward that applies and has a positive weight reaches its `pass_at`, whatever the weights
+    sum to. It does not pass when such a reward failed on it, when none of them applies (then nothing says that it is right),
+    or when it was cut under `truncated: zero`.
+    """
 
     total: float
     by_name: dict[str, float | None]
+    passed: bool
     failures: dict[str, int] = field(default_factory=dict)
 
 
@@ -58,6 +67,60 @@ class _Bound:
     def in_process(self) -> bool:
         """Shipped and linear in its input; every other reward runs in a worker (where the system has pipes to wait for)."""
         return (self.entry.shipped and bool(self.entry.options.get("in_process"))) or os.name != "posix"
+
+
+def weighted_sum(terms: Sequence[tuple[float, float]]) -> float:
+    """The sum of weight x value: the decimals exactly as they are written, rounded once, half to even.
+
+    Rounded to 1e-9, above 1,000 to 12 digits: two sums that differ only by how they were rounded on the way are equal, so
+    that they are no signal.
+
+    >>> weighted_sum([(0.1, 1.0), (0.2, 1.0), (0.3, 0.0)]), weighted_sum([(0.1, 0.0), (0.2, 0.0), (0.3, 1.0)])
+    (0.3, 0.3)
+    """
+    exact = sum((Fraction(repr(weight)) * Fraction(repr(value)) for weight, value in terms), Fraction(0))
+    total = float(round(exact, TOTAL_DECIMALS))
+    return float(f"{total:.{TOTAL_DIGITS}g}") if abs(total) >= 10 ** (TOTAL_DIGITS - TOTAL_DECIMALS) else total
+
+
+def reaches(value: float, pass_at: float) -> bool:
+    """Whether a reward's value passes.
+
+    >>> reaches(0.7 + 0.1, 0.8), reaches(0.79, 0.8)
+    (True, False)
+    """
+    return value >= pass_at - ROUNDING
+
+
+class _Failing:
+    """Which of the last completions took too long or ended their worker: at most max(1, 5 %) of `WINDOW` in a row may.
+
+    While fewer have been scored, of those. A new scorer begins with none, so that a resumed run, which draws the same
+    completion again, gets past the one that stopped it.
+    """
+
+    def __init__(self) -> None:
+        self._before: deque[bool] = deque(maxlen=WINDOW - 1)
+
+    def too_many(self, failing: set[int], size: int) -> tuple[int, int] | None:
+        """Failures and completions of a stretch that has too many, None if there is none; `failing` are those known so far in a
+        batch of `size`. What is not known yet could only make it worse, so the answer does not depend on the order of calls."""
+        marks = [*self._before, *(place in failing for place in range(size))]
+        length = min(len(marks), WINDOW)
+        # The first stretch ends no earlier than the batch's first completion: those before were judged with their own batch.
+        start = max(0, len(self._before) + 1 - length)
+        count = sum(marks[start : start + length])
+        while True:
+            if count > max(1, length // 20):
+                return count, length
+            if start + length >= len(marks):
+                return None
+            count += marks[start + length] - marks[start]
+            start += 1
+
+    def took(self, failing: set[int], size: int) -> None:
+        """The batch is scored."""
+        self._before.extend(place in failing for place in range(size))
 
 
 class _EnoughError(Exception):
@@ -90,6 +153,7 @@ class Scorer:
         self._answer_after = answer_after
         self._zero_truncated = truncated == "zero"
         self._notify = notify
+        self._failing = _Failing()
         named = [{"name": bound.spec.name, "params": bound.params} for bound in self._bound]
         paths = [Path(path) for path in imports]
         self._pool = Pool(named, paths, _modules(self._bound, paths), log)
@@ -113,8 +177,8 @@ class Scorer:
         """Scores a batch of completions, in order.
 
         A call over its timeout or a worker that dies scores 0 for that completion, is told to `notify` and counted. Raises
-        RewardError when more than 5 % of the batch fail so, when a reward raises or returns no finite number (unless its
-        `on_error` is zero), and when no reward applies to a completion.
+        RewardError when more than max(1, 5 %) of the last 100 completions fail so, when a reward raises or returns no finite
+        number (unless its `on_error` is zero), and when no reward applies to a completion.
         """
         jobs = [
             Job(number, self._visible(item.text), item.row, bound.spec.timeout)
@@ -131,10 +195,11 @@ class Scorer:
             if outcome.failure in CONTAINED:
                 self._notify(f"reward {bound.spec.name}, {item.where}: {outcome.detail}; this completion scores 0")
                 failing.add(at)
-                if len(failing) > FAILING_SHARE * len(items):
-                    raise RewardError(_too_many(bound, item, len(failing), len(items), jobs[number].completion, outcome.detail))
+                if found := self._failing.too_many(failing, len(items)):
+                    raise RewardError(_too_many(bound, item, *found, jobs[number].completion, outcome.detail))
 
         outcomes = self._run(jobs, seen)
+        self._failing.took(failing, len(items))
         width = len(self._bound)
         return [self._total(item, outcomes[at * width : (at + 1) * width]) for at, item in enumerate(items)]
 
@@ -211,13 +276,24 @@ class Scorer:
             bound.spec.name: 0.0 if outcome.failure else outcome.value
             for bound, outcome in zip(self._bound, outcomes, strict=True)
         }
-        applied = [bound.spec.weight * value for bound in self._bound if (value := by_name[bound.spec.name]) is not None]
+        applied = [
+            (bound, outcome, value)
+            for bound, outcome in zip(self._bound, outcomes, strict=True)
+            if (value := by_name[bound.spec.name]) is not None
+        ]
         if not applied:
             why = "no reward applies: every one returned None"
             write = "leave the row out, or let one reward apply to it"
             raise RewardError(Problem(item.where, ", ".join(self.names), why, write, given=shown(self._visible(item.text))))
-        total = 0.0 if self._zero_truncated and item.truncated else sum(applied)
-        return Score(total, by_name, dict(Counter(outcome.failure for outcome in outcomes if outcome.failure)))
+        asked = [
+            not outcome.failure and reaches(value, bound.spec.pass_at)
+            for bound, outcome, value in applied
+            if bound.spec.weight > 0
+        ]
+        zeroed = self._zero_truncated and item.truncated
+        total = 0.0 if zeroed else weighted_sum([(bound.spec.weight, value) for bound, _, value in applied])
+        passed = bool(asked) and all(asked) and not zeroed
+        return Score(total, by_name, passed, dict(Counter(outcome.failure for outcome in outcomes if outcome.failure)))
 
 
 def _call_here(bound: _Bound, job: Job) -> Outcome:
@@ -272,7 +348,7 @@ def _too_many(bound: _Bound, item: ToScore, failing: int, items: int, completion
         where=item.where,
         key=bound.spec.name,
         given=f"completion {shown(completion)}",
-        why=f"{detail}; {failing} of {items} completions failed so, more than {FAILING_SHARE:.0%} of the batch",
+        why=f"{detail}; {failing} of the last {items} completions failed so, and more than max(1, 5 %) are too many",
         write=f"make the reward faster or safer, or raise its timeout (now {bound.spec.timeout:g} s)",
     )
 
@@ -299,10 +375,10 @@ def _trial_problem(bound: _Bound, row: Row, job: Job, outcome: Outcome) -> Probl
             else "an empty completion"
         )
         return Problem(row.where, name, f"tried with {tried}: {outcome.detail}", "mend the reward or the row")
-    if job.right and (outcome.value is None or outcome.value < RIGHT):
+    if job.right and (outcome.value is None or not reaches(outcome.value, bound.spec.pass_at)):
         why = f"a completion made from the row's own answer scores {outcome.value}, so no completion could be known to be right"
         return Problem(row.where, name, why, "mend the answer or leave the row out", given=shown(outcome.completion))
     return None
 
 
-__all__ = ["Score", "Scorer", "ToScore", "shown"]
+__all__ = ["Score", "Scorer", "ToScore", "reaches", "shown", "weighted_sum"]

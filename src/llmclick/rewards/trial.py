@@ -27,6 +27,7 @@ class _Spec:
     weight: float = 1.0
     timeout: float = 10.0
     on_error: str = "fail"
+    pass_at: float = 1.0
 
 
 @dataclass

@@ -25,6 +25,8 @@ class Spec(Protocol):
     @property
     def on_error(self) -> str: ...  # noqa: D102
     @property
+    def pass_at(self) -> float: ...  # noqa: D102
+    @property
     def params(self) -> dict[str, Any]: ...  # noqa: D102
 
 
@@ -37,8 +39,8 @@ class NamedSpec(Protocol):
     def params(self) -> dict[str, Any]: ...  # noqa: D102
 
 
-def check_specs(specs: Sequence[NamedSpec], where: Callable[[str], str]) -> list[Problem]:
-    """Everything that is wrong with the names and params of `method.reward`; `where` gives the place of a dotted key.
+def check_specs(specs: Sequence[Spec], where: Callable[[str], str]) -> list[Problem]:
+    """What is wrong with names, params and pass_at of `method.reward`; `where` gives the place of a dotted key.
 
     The user's files must be loaded (`load_imports`). A shipped reward refuses a param that it does not have; a user's does so
     if it was registered with `params=`, a dataclass or a pydantic model.
@@ -60,6 +62,11 @@ def check_specs(specs: Sequence[NamedSpec], where: Callable[[str], str]) -> list
             continue
         entry = REWARDS.get(spec.name)
         problems += _check_package(entry, key, where)
+        if entry.shipped and not 0 < spec.pass_at <= 1:
+            never = "no completion would ever pass" if spec.pass_at > 1 else "every completion would pass"
+            place = f"{key}.pass_at"
+            why = f"{spec.name} gives 0 to 1, so {never}"
+            problems.append(Problem(where(place), place, why, "write a number above 0 and at most 1", f"{spec.pass_at:g}"))
         for name, given, why, write in _param_problems(entry, spec.params):
             shown = f"{key}.{name}" if name else key
             place = where(shown if name in spec.params else f"{key}.params" if spec.params else key)

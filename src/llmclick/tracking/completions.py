@@ -14,8 +14,12 @@ from llmclick.tracking.files import json_line, parse_lines, write_atomic
 
 # One completion, in this order. `row` is the row's id, `where` its file and line, `sample` its place in the group (from 0),
 # `prompt` the rendered prompt, `tokens` how many were sampled, `stop` "stop" or "length", `rewards` each named reward as it
-# was returned (null: does not apply), `reward` the total that was optimised. `ids` and `logprobs` only with report.tokens.
-FIELDS = ("row", "where", "sample", "prompt", "text", "tokens", "stop", "rewards", "reward", "advantage", "ids", "logprobs")
+# was returned (null: does not apply), `reward` the total that was optimised, `passed` whether it passes. `ids` and `logprobs`
+# only with report.tokens.
+FIELDS = (
+    *("row", "where", "sample", "prompt", "text", "tokens", "stop", "rewards", "reward", "passed", "advantage"),
+    *("ids", "logprobs"),
+)
 
 _STEP = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 

@@ -44,7 +44,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "pass_rate",
         "share",
-        "Share of completions whose total reward is at least 1 - 1e-6.",
+        "Share of completions that pass: every reward with a positive weight that applies reaches its pass_at, which is 1 if "
+        "omitted.",
         "0.1 to 0.9 at the start",
         "Near 0: easier rows, a larger group_size or a reward with steps in between. Near 1: harder rows.",
     ),
@@ -52,7 +53,8 @@ METRICS: tuple[Metric, ...] = (
         "groups",
         "count",
         "Groups of the step by what they teach: all_right (every completion passes), mixed (rewards differ: the only ones "
-        "with a signal), all_wrong (rewards are equal and do not pass).",
+        "with a signal), all_wrong (rewards are equal and not all "
+        "pass).",
         "at least a third mixed",
         "Mostly all_wrong: easier rows or a larger group_size. Mostly all_right: harder rows, or stop. "
         "`llmclick check CONFIG --sample 16` forecasts the share before a run.",
@@ -163,7 +165,7 @@ VALIDATION_METRICS: tuple[Metric, ...] = (
     Metric(
         "pass_rate",
         "share",
-        "Share of held-out rows whose greedy completion has a reward of at least 1 - 1e-6.",
+        "Share of held-out rows whose greedy completion passes, as in training.",
         "trained above base",
         "As for reward.",
     ),

@@ -52,7 +52,7 @@ function chartSpecs(metrics, about) {
       ],
     },
     {
-      id: "pass", title: "Pass rate", note: "completions with a reward of at least 1", x: steps, range: [0, 1], format: percent,
+      id: "pass", title: "Pass rate", note: "completions whose rewards all reach pass_at", x: steps, range: [0, 1], format: percent,
       series: [
         { label: "each step", values: column("pass_rate"), color: "c1", width: 1, faint: true },
         { label: `moving mean of ${window}`, values: movingMean(column("pass_rate"), window), color: "c1", width: 2.5 },

@@ -33,7 +33,7 @@ function rewardedExamples(host, data) {
       if (index === undefined) return;
       used.add(data.texts[index]);
       const prompt = data.prompts[data.prompt[index]];
-      column.append(el("div", { class: "side " + grade(data.reward[index]) }, el("h4", {}, title, " ", rewardMark(data.reward[index])), el("p", { class: "note clip" }, shown(lastWords(prompt[2]), true)), textBlock(data.texts[index], title)));
+      column.append(el("div", { class: "side " + grade(data.reward[index], data.passed[index]) }, el("h4", {}, title, " ", rewardMark(data.reward[index], data.passed[index])), el("p", { class: "note clip" }, shown(lastWords(prompt[2]), true)), textBlock(data.texts[index], title)));
     };
     pick(sorted, "highest reward");
     pick([...sorted].reverse(), "lowest reward");
@@ -114,7 +114,7 @@ function explorer(host, data) {
   function row(place, height) {
     const index = found[place];
     const node = el("div", { class: "row", role: "option", id: "row-" + place, "aria-selected": String(place === chosen), "aria-posinset": place + 1, "aria-setsize": found.length, onclick: () => choose(place, true) },
-      el("span", { text: String(data.step[index]) }), rewardMark(data.reward[index]),
+      el("span", { text: String(data.step[index]) }), rewardMark(data.reward[index], data.passed[index]),
       el("span", { text: signed(data.advantage[index]) }), el("span", { text: number(data.tokens[index], 0) }),
       el("span", { class: "snippet", dir: "auto" }, shown(data.texts[index].slice(0, 160), true)));
     node.style.top = place * height + "px";
@@ -144,10 +144,10 @@ function explorer(host, data) {
     group.sort((a, b) => data.reward[b] - data.reward[a] || a - b);
     const rewards = Object.fromEntries(Object.entries(data.rewards).map(([name, values]) => [name, values[index]]));
     const items = group.map((other) => el("li", {}, el("button", { type: "button", class: "member", "aria-current": other === index ? "true" : null, onclick: () => show(other, false) },
-      rewardMark(data.reward[other]), el("span", { text: signed(data.advantage[other]) }), el("span", { class: "snippet", dir: "auto" }, shown(data.texts[other].slice(0, 160), true)))));
+      rewardMark(data.reward[other], data.passed[other]), el("span", { text: signed(data.advantage[other]) }), el("span", { class: "snippet", dir: "auto" }, shown(data.texts[other].slice(0, 160), true)))));
     const silent = group.every((other) => data.reward[other] === data.reward[group[0]]);
     detail.replaceChildren(
-      el("h3", {}, `Step ${data.step[index]}, sample ${number(data.sample[index], 0)} `, rewardMark(data.reward[index]), " ", el("span", { class: "note", text: `advantage ${signed(data.advantage[index], 3)} · ${number(data.tokens[index], 0)} tokens · ${data.stop[index] === "length" ? "cut off by the budget" : "ended by itself"}` })),
+      el("h3", {}, `Step ${data.step[index]}, sample ${number(data.sample[index], 0)} `, rewardMark(data.reward[index], data.passed[index]), " ", el("span", { class: "note", text: `advantage ${signed(data.advantage[index], 3)} · ${number(data.tokens[index], 0)} tokens · ${data.stop[index] === "length" ? "cut off by the budget" : "ended by itself"}` })),
       textBlock(data.texts[index], "completion"),
       rewardParts(rewards) || "",
       el("details", {}, el("summary", {}, "Prompt ", el("span", { class: "note" }, shown(prompt[1] || prompt[0], true))), textBlock(prompt[2], "prompt")),

@@ -3,7 +3,7 @@
 
 const HELD_OUT_KINDS = [
   ["all", "all", () => true],
-  ["fails", "still fail", (row) => row.trained && row.trained.reward !== null && row.trained.reward < 1 - 1e-6],
+  ["fails", "still fail", (row) => row.trained && row.trained.reward !== null && !row.trained.passed],
   ["better", "got better", (row) => change(row) > 1e-9],
   ["worse", "got worse", (row) => change(row) < -1e-9],
   ["same", "unchanged", (row) => Math.abs(change(row)) <= 1e-9],
@@ -57,13 +57,13 @@ function pair(row) {
 
 function side(label, answer) {
   if (!answer) return el("div", {}, el("h4", { text: label }), el("p", { class: "absent", text: "not recorded" }));
-  return el("div", { class: "side " + grade(answer.reward) },
-    el("h4", {}, label, " ", rewardMark(answer.reward), answer.stop === "length" ? el("span", { class: "note", text: " cut off" }) : null),
+  return el("div", { class: "side " + grade(answer.reward, answer.passed) },
+    el("h4", {}, label, " ", rewardMark(answer.reward, answer.passed), answer.stop === "length" ? el("span", { class: "note", text: " cut off" }) : null),
     textBlock(answer.text, label + " answer"), rewardParts(answer.rewards));
 }
 
-function rewardMark(reward) {
-  return el("span", { class: "mark " + grade(reward), text: number(reward) });
+function rewardMark(reward, passed) {
+  return el("span", { class: "mark " + grade(reward, passed), text: number(reward) });
 }
 
 function rewardParts(rewards) {

@@ -65,9 +65,9 @@ function percent(value) {
 }
 
 /* "pass", "some" or "none": how a reward is coloured. */
-function grade(reward) {
+function grade(reward, passed) {
   if (reward === null || reward === undefined) return "none";
-  return reward >= 1 - 1e-6 ? "pass" : reward > 0 ? "some" : "none";
+  return passed ? "pass" : reward > 0 ? "some" : "none";
 }
 
 /* The end of the user's words in a rendered prompt says more than its template. */

@@ -15,6 +15,7 @@ from llmclick.errors import TrainingStopped
 from llmclick.modeling.llm.compute import cpu_features
 from llmclick.modeling.llm.sampling.base import Completion
 from llmclick.modeling.llm.training.batch import SampledBatch
+from llmclick.modeling.llm.training.patience import Silence
 from llmclick.modeling.llm.training.snapshot import Snapshot, read_snapshot, write_snapshot
 from llmclick.pipeline.stage import SNAPSHOTS
 from llmclick.rewards.scoring import Score
@@ -127,6 +128,7 @@ class Journal:
                 "stop": completion.stop,
                 "rewards": score.by_name,
                 "reward": score.total,
+                "passed": score.passed,
                 "advantage": float(batch.advantages_B[row]),
                 **tokens,
             }
@@ -153,7 +155,7 @@ def _snapshot_of(training: Training) -> Snapshot:
         for key, value in training.optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer/{key}/{name}"] = value
     state: dict[str, Any] = {
-        "silent_in_a_row": training.silent_in_a_row,
+        "silence": vars(training.silence),
         "moved": training.moved,
         "threads": torch.get_num_threads(),
         "processor": sorted(cpu_features()),
@@ -188,7 +190,7 @@ def _restore(training: Training, snapshot: Snapshot, console: Console) -> None:
 
     state, tensors = snapshot.state, snapshot.tensors
     training.step = snapshot.step
-    training.silent_in_a_row = state["silent_in_a_row"]
+    training.silence = Silence(**state["silence"])
     training.moved = state["moved"]
     training.policy.load({name.removeprefix("weights/"): t for name, t in tensors.items() if name.startswith("weights/")})
     for name, parameter in training.policy.trainable.items():

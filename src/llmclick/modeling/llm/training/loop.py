@@ -19,8 +19,8 @@ from llmclick.modeling.llm.sampling.base import Completion, Request, Sampler, Sa
 from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.optim import clip_gradient, gradient_norm, learning_rate
 from llmclick.modeling.llm.training.parity import check_parity
+from llmclick.modeling.llm.training.patience import Silence
 from llmclick.modeling.llm.training.step import Objective, StepStatistics, accumulate_gradient
-from llmclick.pipeline.gate import PASS
 
 if TYPE_CHECKING:
     from llmclick.config.schema import Config
@@ -57,7 +57,7 @@ class Training:
     evaluate: Callable[[int], dict[str, Any]] | None
     should_stop: Callable[[], bool]
     step: int = 0
-    silent_in_a_row: int = 0
+    silence: Silence = field(default_factory=Silence)
     moved: bool = False
     scored: Scored | None = field(default=None, repr=False)
 
@@ -77,7 +77,7 @@ def run_training(training: Training) -> str | None:
     started = training.step
     while True:
         evaluate_if_due(training)
-        if (reason := out_of_signal(training)) is not None or training.step == training.steps:
+        if (reason := training.silence.judged(config.training.patience)) is not None or training.step == training.steps:
             return reason
         if training.step != started:
             save_if_due(training)
@@ -85,7 +85,7 @@ def run_training(training: Training) -> str | None:
         first = training.step % config.method.iterations == 0
         if first:
             training.scored = sample_and_score(training)
-            count_silent(training)
+            training.silence = training.silence.then(training.scored.metrics)
             if training.step == 0:
                 for sentence in about_first_batch(training.scored.metrics):
                     journal.console.notice(sentence)
@@ -236,7 +236,7 @@ def about_first_batch(metrics: dict[str, Any]) -> list[str]:
 def batch_metrics(batch: SampledBatch, scores: Sequence[Score], rewards_PG: np.ndarray[Any, Any]) -> dict[str, Any]:
     """What the log says about a sampled batch; every mean is over all its completions."""
     completions = batch.completions
-    passed_PG = rewards_PG >= PASS
+    passed_PG = np.array([score.passed for score in scores]).reshape(rewards_PG.shape)
     silent_P = silent_groups(rewards_PG)
     right_P = silent_P & passed_PG.all(axis=1)
     failures: dict[str, int] = {}
@@ -283,36 +283,6 @@ def step_metrics(
         "tokens_per_second": sampled / seconds["sample"] if seconds["sample"] else None,
         "peak_memory": peak_memory(),
     }
-
-
-def count_silent(training: Training) -> None:
-    """Counts sampled batches in a row without any signal."""
-    assert training.scored is not None
-    mixed = training.scored.metrics["groups"]["mixed"]
-    training.silent_in_a_row = 0 if mixed else training.silent_in_a_row + 1
-
-
-def out_of_signal(training: Training) -> str | None:
-    """Whether `training.patience` sampled batches in a row had no signal.
-
-    Returns why when the last ones were all right (nothing is left to learn), raises TrainingStopped otherwise.
-    """
-    patience = training.config.training.patience
-    if not patience or training.silent_in_a_row < patience or training.scored is None:
-        return None
-    groups = training.scored.metrics["groups"]
-    if not groups["all_wrong"]:
-        return f"{patience} sampled batches in a row were all right: nothing is left to learn from these rows"
-    metrics = training.scored.metrics
-    what = "wrong" if metrics["pass_rate"] == 0 and metrics["reward"] <= 0 else "equal"
-    help_ = "easier rows, a larger method.group_size, or a reward that gives part of the credit for part of the answer"
-    if metrics["truncated"] > 0.5:
-        help_ = f"{metrics['truncated']:.0%} were cut by method.max_new_tokens: raise it first; then " + help_
-    raise TrainingStopped(
-        f"{patience} sampled batches in a row had no signal: within every group all completions were {what} "
-        f"(mean reward {metrics['reward']:.3g}), so there is nothing to reinforce. What helps: {help_}. "
-        "`llmclick check CONFIG --sample 16` forecasts it; training.patience: 0 never stops."
-    )
 
 
 def peak_memory() -> float:

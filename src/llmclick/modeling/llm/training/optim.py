@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import Literal
 
 import torch
@@ -18,7 +20,7 @@ def learning_rate(step: int, steps: int, lr: float, schedule: Schedule, warmup: 
     Rises linearly over the first `warmup` share of the steps, (step + 1) / warm steps, then stays (`constant`) or falls to 0
     at the end: `linear`, 1 - x, or `cosine`, (1 + cos(pi x)) / 2, with x the share of the remaining steps already taken.
     """
-    warm = math.ceil(warmup * steps)
+    warm = math.ceil(Fraction(repr(warmup)) * steps)  # of the decimals that were written: 0.07 of 100 steps is 7
     if step < warm:
         return lr * (step + 1) / warm
     share = (step - warm) / max(steps - warm, 1)
@@ -29,11 +31,22 @@ def learning_rate(step: int, steps: int, lr: float, schedule: Schedule, warmup: 
     return lr
 
 
-def adamw(parameters: Iterable[Tensor], lr: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW with betas .9 / .999 and eps 1e-8, fused where torch has a fused kernel for the device."""
-    listed = list(parameters)
-    fused = all(p.device.type in ("cpu", "cuda", "mps") and p.is_floating_point() for p in listed)
-    return torch.optim.AdamW(listed, lr=lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=weight_decay, fused=fused)
+def decays(name: str, parameter: Tensor) -> bool:
+    """Whether weight decay falls on a parameter: on matrices, embeddings and adapters included, not on norms, biases and what
+    else holds one number a channel (A_log, dt_bias). The names are transformers'; its Trainer draws the line there too."""
+    return parameter.ndim >= 2 and not re.search(r"bias|norm", name.lower())
+
+
+def adamw(parameters: Mapping[str, Tensor], lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW with betas .9 / .999 and eps 1e-8 over named parameters, those that do not decay in a group of their own; fused
+    where torch has a fused kernel for the device."""
+    fused = all(p.device.type in ("cpu", "cuda", "mps") and p.is_floating_point() for p in parameters.values())
+    groups = [
+        {"params": [p for name, p in parameters.items() if decays(name, p) is decayed], "weight_decay": decay}
+        for decayed, decay in ((True, weight_decay), (False, 0.0))
+    ]
+    held = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(held, lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=fused)
 
 
 @torch.no_grad()
