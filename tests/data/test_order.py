@@ -16,6 +16,8 @@ def test_counts_by_hand() -> None:
     assert held_out_count(0.1, 1) == 1
     assert held_out_count(0.25, 10) == 2
     assert held_out_count(64, 100) == 64
+    assert held_out_count(0.35, 90) == 32  # a half goes to the even number; the floats' product is 31.499999999999996
+    assert held_out_count(0.07, 150) == 10  # and 10.500000000000002 here
 
 
 def test_split_is_disjoint_and_whole() -> None:

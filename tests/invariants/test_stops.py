@@ -95,6 +95,65 @@ def test_nothing_to_reinforce(tmp_path: Path, dense_folder: Path, value: str, wo
         assert not (tiny.experiment / "validate").exists()
 
 
+TURNS = """
+from pathlib import Path
+from llmclick import REWARDS
+
+@REWARDS.register("NAME")
+def turns(completion, row, params):
+    return float(Path(params["value"]).read_text())
+"""
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing is written on the way out."""
+
+
+@pytest.mark.parametrize("values", ["0 0 1", "1 1 0"])
+def test_the_last_batch_alone_decides_nothing(
+    tmp_path: Path, dense_folder: Path, monkeypatch: pytest.MonkeyPatch, values: str
+) -> None:
+    """Two all-wrong batches and one all-right, or the mirror image: exit 4 with the mean and the share of both, not "nothing is
+    left to learn" and not "all wrong". A run that was killed after the second one and resumed says the same."""
+    value, file, given = tmp_path / "value", tmp_path / "turns_reward.py", values.split()
+    name = "turns_" + given[0]  # a second reward of one name would be refused
+    file.write_text(TURNS.replace("NAME", name))
+    reward = f"method.reward={{name: {name}, value: {value}}}"
+    overrides = (f"pipeline.imports=[{file}]", reward, "training.patience=3")
+    stepped = Journal.stepped
+    kills: list[int] = []
+
+    def then_turn(self: Journal, training: Any, *more: Any) -> None:
+        stepped(self, training, *more)
+        value.write_text(given[training.step % 3])
+
+    def then_kill(self: Journal, training: Any) -> None:
+        saved(self, training)
+        if training.step == 2 and kills:
+            kills.pop()
+            raise Killed
+
+    saved = Journal.save
+    monkeypatch.setattr(Journal, "stepped", then_turn)
+    monkeypatch.setattr(Journal, "save", then_kill)
+    said = []
+    for killed in (False, True):
+        tiny = Tiny(tmp_path / str(killed), dense_folder)
+        value.write_text(given[0])
+        if killed:
+            kills.append(1)
+            with pytest.raises(Killed):
+                tiny.run(*overrides)
+        with pytest.raises(TrainingStopped) as caught:
+            tiny.run(*overrides)
+        assert caught.value.exit_code == 4
+        assert ("resumed after step 2" in tiny.said.getvalue()) is killed
+        said.append(str(caught.value))
+    right = 2 * given.count("1")
+    assert f"all completions were equal (mean reward {right / 6:.3g}, {right} of 6 groups all right)" in said[0]
+    assert said[0] == said[1]
+
+
 def test_patience_0_never_stops(tmp_path: Path, dense_folder: Path) -> None:
     """With `patience: 0` six batches without a signal are six steps of gradient zero, and no weight moves."""
     tiny = Tiny(tmp_path, dense_folder)

@@ -102,3 +102,37 @@ def test_check_samples_the_untrained_model(tmp_path: Path, dense_folder: Path, m
     assert next(share["share"] for share in result.forecast["shares"] if share["group_size"] == 4) > 0.9
     assert result.memory_gb > 0
     assert not lab.output.exists()
+
+
+SORTED = """
+import zlib
+from llmclick import REWARDS
+
+@REWARDS.register("half_of_them")
+def half_of_them(completion, row, params):
+    return row["level"] * (zlib.crc32(completion.encode("utf-8", "surrogatepass")) % 7 / 6)
+"""
+
+
+def test_a_sorted_file_is_sampled_in_the_order_of_the_run(
+    tmp_path: Path, dense_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file whose first half never differs and whose second half always does: 12 prompts are those of the run's first three
+    batches, and the share with a signal is theirs, where the file's first 12 rows would say 0."""
+    from llmclick.pipeline import train
+
+    lab = Lab(tmp_path, dense_folder)
+    lab.write_rows([{"prompt": f"What is {n} plus 2?", "answer": "x", "level": float(n >= 20)} for n in range(40)])
+    file = tmp_path / "sorted_reward.py"
+    file.write_text(SORTED)
+    built: list[Any] = []
+    made = train.build_engine
+    monkeypatch.setattr(train, "build_engine", lambda *given: built.append(made(*given)) or built[0])
+    config = lab.config(f"pipeline.imports=[{file}]", "method.reward.name=half_of_them", "data.validation=8")
+    found = check(config, 12, lab.console()).forecast
+    assert found is not None
+    met = [prompt.row for number in range(3) for prompt in built[0].rows_of(number)]
+    assert [example["where"] for example in found["examples"]] == [row.where for row in met[:3]]
+    levels = sum(row.data["level"] for row in met) / 12
+    assert 0.2 < levels < 0.8
+    assert next(share["share"] for share in found["shares"] if share["group_size"] == 4) == pytest.approx(levels, abs=0.05)
