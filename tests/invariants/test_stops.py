@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,52 @@ def test_nothing_left_to_learn(tmp_path: Path, dense_folder: Path) -> None:
     assert result.stages["validate"]["state"] == "ran"
     assert "3 sampled batches in a row were all right" in tiny.said.getvalue()
     assert [record["step"] for record in read_metrics(tiny.experiment / "metrics.jsonl")] == [1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def constants(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An override that imports two rewards, one that always gives 1 and one that always gives 0."""
+    file = tmp_path_factory.mktemp("constants") / "constants_reward.py"
+    lines = ["from llmclick import REWARDS"]
+    for name, value in (("always_one", 1.0), ("always_two", 1.0), ("always_none", 0.0)):
+        lines += [f"@REWARDS.register({name!r})", f"def {name}(completion, row, params):", f"    return {value}"]
+    file.write_text("\n".join(lines) + "\n")
+    return f"pipeline.imports=[{file}]"
+
+
+def test_weights_that_sum_to_less_than_one_can_be_all_right(tmp_path: Path, dense_folder: Path, constants: str) -> None:
+    """Weights .5 and .4, both rewards perfect: every completion passes, here, in training's held-out rows and in the gate, and
+    nothing is left to learn."""
+    tiny = Tiny(tmp_path, dense_folder)
+    rewards = "[{name: always_one, weight: 0.5}, {name: always_two, weight: 0.4}]"
+    overrides = (f"method.reward={rewards}", "training.patience=3", "training.eval_every=2", "validation.min={pass_rate: 1.0}")
+    result = tiny.run(constants, *overrides)
+    assert (result.exit, result.passed) == (0, True)
+    assert "3 sampled batches in a row were all right" in tiny.said.getvalue()
+    left = tiny.experiment
+    assert [(line["pass_rate"], line["groups"]["all_right"]) for line in read_metrics(left / "metrics.jsonl")] == [(1.0, 2)] * 3
+    assert {line["pass_rate"] for line in read_metrics(left / "eval.jsonl")} == {1.0}
+    kept = [json.loads(line) for line in (left / "completions" / "1.jsonl").read_text().splitlines()]
+    held = [json.loads(line) for line in (left / "validate" / "rows.jsonl").read_text().splitlines()]
+    assert [(record["reward"], record["passed"]) for record in kept] == [(0.9, True)] * 8
+    assert [(row["base"]["passed"], row["trained"]["passed"]) for row in held] == [(True, True)] * 6
+
+
+def test_a_total_of_one_need_not_be_right(tmp_path: Path, dense_folder: Path, constants: str) -> None:
+    """One reward always 1 and one always 0, of weight 1 each: exit 4, all equal, and no completion passes."""
+    tiny = Tiny(tmp_path, dense_folder)
+    with pytest.raises(TrainingStopped, match=r"all completions were equal \(mean reward 1\)"):
+        tiny.run(constants, "method.reward=[{name: always_one}, {name: always_none}]", "training.patience=3")
+    assert {record["pass_rate"] for record in read_metrics(tiny.experiment / "metrics.jsonl")} == {0.0}
+
+
+def test_a_mark_below_one_decides_what_is_right(tmp_path: Path, dense_folder: Path) -> None:
+    """A reward that always gives 0.5 stops with exit 4; with `pass_at: 0.5` it is all right, and the run ends early."""
+    tiny = Tiny(tmp_path, dense_folder)
+    result = tiny.run(*always(tmp_path, "0.5"), "method.reward.pass_at=0.5")
+    assert result.exit == 0
+    assert "3 sampled batches in a row were all right" in tiny.said.getvalue()
+    assert {record["pass_rate"] for record in read_metrics(tiny.experiment / "metrics.jsonl")} == {1.0}
 
 
 @pytest.mark.parametrize(("value", "word"), [("0.0", "wrong"), ("0.5", "equal")])

@@ -36,6 +36,7 @@ def test_the_page_holds_every_completion_metric_and_held_out_row(run: Path) -> N
     stored = [record for step in range(1, 7) for record in CompletionsFolder(run / "completions").read(step)]
     assert data["texts"] == [record["text"] for record in stored]
     assert data["reward"] == [record["reward"] for record in stored]
+    assert data["passed"] == [int(record["passed"]) for record in stored]
     assert [data["prompts"][place][2] for place in data["prompt"]] == [record["prompt"] for record in stored]
     assert unpack(html, "metrics")["columns"]["groups.mixed"] == [
         json.loads(line)["groups"]["mixed"] for line in (run / "metrics.jsonl").read_text().splitlines()
@@ -154,6 +155,17 @@ def test_the_headline_says_what_the_interval_says(tmp_path: Path, low: float, hi
         f"{opening}: the held-out reward went from 0.25 to 0.50 (+0.25, 95 % interval {low:+.2f} to {high:+.2f}) on 40 rows"
     )
     assert story.badge == "not judged"
+
+
+def test_rows_fail_that_did_not_pass_whatever_their_reward(tmp_path: Path) -> None:
+    """Of three rows one passed with 0.9, and one with a total of 2 did not, nor the one that got worse: 2 of 3 still fail."""
+    judged = [(0.0, 0.9, True), (2.0, 2.0, False), (1.0, 0.5, False)]
+    rows = [{"base": {"reward": b}, "trained": {"reward": t, "passed": passed}} for b, t, passed in judged]
+    write_atomic(tmp_path / "validate" / "rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    story = tell(read_experiment(tmp_path))
+    assert "2 of 3 held-out rows still fail; 1 got a lower reward than from the base model." in story.sentences
+    assert ("Rows that still fail", "2 of 3", "after training") in story.tiles
+    assert [row["trained"]["passed"] for row in unpack(write_report(tmp_path).read_text(), "heldout")] == [True, False, False]
 
 
 def test_a_missed_bound_is_in_the_sentences_and_the_table(tmp_path: Path) -> None:
