@@ -227,7 +227,8 @@ def test_bf16_steps_are_a_longer_sequences_forward() -> None:
             step = net.step(in_ND[at : at + 1], kept["window"], kept["state"], {})
             assert distance(step[0].float(), out[at].float()) < 2**-8
     assert kept["window"].dtype == torch.bfloat16
-    assert torch.equal(kept["window"], whole["window"])
+    # A product of one row may be summed in another order than that of eight, and then round to the neighbouring bf16 number.
+    assert torch.allclose(kept["window"].float(), whole["window"].float(), rtol=2**-7, atol=1e-5)
 
 
 def test_layout() -> None:

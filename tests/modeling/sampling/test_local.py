@@ -8,9 +8,9 @@ import torch
 
 from llmclick.modeling.llm.models.base import LanguageModel, load_language_model
 from llmclick.modeling.llm.models.source import Source
-from llmclick.modeling.llm.sampling.base import Completion, Request, SamplingInterrupted
+from llmclick.modeling.llm.sampling.base import Request, SamplingInterrupted
 from llmclick.modeling.llm.sampling.local import LocalSampler
-from llmclick.modeling.llm.sampling.random import completion_key, uniforms
+from tests.modeling.sampling.routes import BOUND, assert_same, plain_logits
 
 
 @pytest.fixture
@@ -27,18 +27,8 @@ def requests(count: int = 5) -> list[Request]:
     return [Request(f"row-{k}", generator.integers(3, 90, size=3 + 4 * k).tolist()) for k in range(count)]
 
 
-def plain_logits(model: LanguageModel, request: Request, completion: Completion) -> torch.Tensor:
-    """Logits [T, V] that predict the completion's tokens, from one unpadded forward of the whole model."""
-    ids = torch.tensor([[*request.ids, *completion.ids]])
-    with torch.no_grad():
-        logits: torch.Tensor = model.module(input_ids=ids).logits[0, len(request.ids) - 1 : -1].float()
-    if model.suppressed_ids:
-        logits[:, list(model.suppressed_ids)] = -torch.inf
-    return logits
-
-
 def test_greedy_equals_transformers_generate(model: LanguageModel) -> None:
-    """Token for token, on left-padded prompts of different lengths."""
+    """Token for token, on left-padded prompts of different lengths; where two part, both tokens are the likeliest to 1e-4."""
     asked = requests()
     ours = sampler(model, None).sample(asked, 1, "greedy")
     longest = max(len(request.ids) for request in asked)
@@ -48,9 +38,15 @@ def test_greedy_equals_transformers_generate(model: LanguageModel) -> None:
     theirs = model.module.generate(
         input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=24, eos_token_id=list(model.stop_ids), **options
     )
-    for [completion], row in zip(ours, theirs.tolist(), strict=True):
-        assert row[longest : longest + len(completion.ids)] == completion.ids
+    for request, [completion], row in zip(asked, ours, theirs.tolist(), strict=True):
         assert completion.stop == ("stop" if completion.ids[-1] in model.stop_ids else "length")
+        pairs = zip(completion.ids, row[longest:], strict=False)
+        at = next((k for k, (one, other) in enumerate(pairs) if one != other), None)
+        if at is None:
+            assert row[longest : longest + len(completion.ids)] == completion.ids
+            continue
+        logits_V = plain_logits(model, request, completion)[at]
+        assert float(logits_V.max() - logits_V[[completion.ids[at], row[longest + at]]].min()) < BOUND
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -72,17 +68,7 @@ def test_alone_and_together_use_the_same_numbers(model: LanguageModel) -> None:
     asked = requests(8)
     together = sampler(model).sample(asked, 8, "train/3")
     apart = sampler(model, rows=1).sample(asked, 8, "train/3")
-    for request, group, others in zip(asked, together, apart, strict=True):
-        for sample, (completion, alone) in enumerate(zip(group, others, strict=True)):
-            parted = [k for k, (a, b) in enumerate(zip(completion.ids, alone.ids, strict=False)) if a != b]
-            if not parted:
-                assert completion.ids == alone.ids
-                continue
-            at = parted[0]
-            number = uniforms(np.array([completion_key(11, "train/3", request.row_id, sample)]), at)[0]
-            cumulative = plain_logits(model, request, completion)[at].double().softmax(dim=0).cumsum(dim=0)
-            border = float(cumulative[min(completion.ids[at], alone.ids[at])])
-            assert abs(float(number) - border) < 1e-4
+    assert_same(model, asked, together, apart, seed=11, stream="train/3", temperature=1.0)
 
 
 def test_the_same_layout_gives_the_same_bits(model: LanguageModel) -> None:

@@ -17,6 +17,7 @@ from llmclick.modeling.llm.sampling.base import Completion, Request
 from llmclick.modeling.llm.sampling.local import LocalSampler
 from llmclick.modeling.llm.sampling.written_out import WrittenOutModel
 from llmclick.modeling.llm.training.policy import Policy
+from tests.modeling.sampling import routes
 from tests.tiny import load_tiny, tiny_dense, tiny_family
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -26,6 +27,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"style": "qwen2"},
     "qwen3": {"style": "qwen3"},
 }
+
+SEED, STREAM = 11, "train/0"
 
 PROMPTS = {"padded": [3, 17, 1, 8, 30], "equal": [6, 6, 6], "one prompt": [9], "one token": [1]}
 """Lengths of prompts that are sampled together."""
@@ -51,29 +54,37 @@ def sampled(
     group: int = 1,
     new: int = 24,
     rows: int = 512,
-) -> list[Completion]:
-    """Completions of all prompts, from a policy with its decoder written out or without."""
+) -> list[list[Completion]]:
+    """Completions of each prompt, from a policy with its decoder written out or without."""
     policy = Policy(load_tiny(folder), precision, written_out=written_out)
     assert isinstance(policy.sampler_model, WrittenOutModel) == written_out
     sampler = LocalSampler(
-        policy.sampler_model, seed=11, temperature=temperature, max_new_tokens=new, rows=rows, autocast=policy.autocast
+        policy.sampler_model, seed=SEED, temperature=temperature, max_new_tokens=new, rows=rows, autocast=policy.autocast
     )
-    return [completion for group_of in sampler.sample(requests(lengths), group, "train/0") for completion in group_of]
+    return sampler.sample(requests(lengths), group, STREAM)
 
 
-def assert_same(ours: list[Completion], theirs: list[Completion]) -> None:
-    """Token for token, and to 1e-4 in log-probability and entropy."""
-    assert [(completion.ids, completion.stop) for completion in ours] == [(other.ids, other.stop) for other in theirs]
-    for completion, other in zip(ours, theirs, strict=True):
-        assert completion.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-        assert completion.entropy == pytest.approx(other.entropy, abs=1e-4)
+def flat(groups: Sequence[Sequence[Completion]]) -> list[Completion]:
+    return [completion for group in groups for completion in group]
+
+
+def assert_same(
+    folder: Path,
+    lengths: Sequence[int],
+    ours: Sequence[Sequence[Completion]],
+    theirs: Sequence[Sequence[Completion]],
+    temperature: float | None = 1.0,
+) -> None:
+    """What routes.assert_same says, of the model in `folder`."""
+    asked = requests(lengths)
+    routes.assert_same(load_tiny(folder), asked, ours, theirs, seed=SEED, stream=STREAM, temperature=temperature)
 
 
 @pytest.mark.parametrize("lengths", PROMPTS.values(), ids=PROMPTS)
 def test_greedy_tokens_are_the_general_paths(family_folder: Path, lengths: list[int]) -> None:
     """Prompts of different lengths, of one length, one alone, and one of a single token."""
     ours, theirs = (sampled(family_folder, lengths, written_out=each, temperature=None) for each in (True, False))
-    assert_same(ours, theirs)
+    assert_same(family_folder, lengths, ours, theirs, None)
 
 
 @pytest.mark.parametrize("lengths", PROMPTS.values(), ids=PROMPTS)
@@ -83,7 +94,7 @@ def test_sampled_tokens_are_the_general_paths(family_folder: Path, lengths: list
     ours, theirs = (
         sampled(family_folder, lengths, written_out=each, temperature=temperature, group=4) for each in (True, False)
     )
-    assert_same(ours, theirs)
+    assert_same(family_folder, lengths, ours, theirs, temperature)
 
 
 def test_rows_that_finish_early_leave_the_batch(family_folder: Path) -> None:
@@ -91,17 +102,17 @@ def test_rows_that_finish_early_leave_the_batch(family_folder: Path) -> None:
     ours, theirs = (
         sampled(family_folder, PROMPTS["padded"], written_out=each, temperature=1.5, group=8, new=60) for each in (True, False)
     )
-    lengths = sorted(len(completion.ids) for completion in ours)
+    lengths = sorted(len(completion.ids) for completion in flat(ours))
     assert lengths[0] < 15
     assert lengths[-1] == 60
     assert len(set(lengths)) > 5
-    assert_same(ours, theirs)
+    assert_same(family_folder, PROMPTS["padded"], ours, theirs, 1.5)
 
 
 def test_alone_and_together(family_folder: Path) -> None:
     """What lies beside a row in the batch does not change its tokens; a prompt's padding neither."""
     together, apart = (sampled(family_folder, PROMPTS["padded"], written_out=True, group=2, rows=rows) for rows in (512, 1))
-    assert_same(together, apart)
+    assert_same(family_folder, PROMPTS["padded"], together, apart)
 
 
 @pytest.mark.usefixtures("bf16_products")
@@ -137,10 +148,10 @@ def test_packed_weights_decode_the_same(family_folder: Path, precision: Precisio
             assert taken == []
         taken.clear()
     if precision == "fp32":
-        assert_same(*drawn)
+        assert_same(family_folder, PROMPTS["padded"], *drawn, 1.5)
         return
     # Another order of a sum may round to the neighbouring bf16 number, so only what follows the same first token is compared.
-    seconds = [[completion.logprobs[1] for completion in each if len(completion.ids) > 1] for each in drawn]
+    seconds = [[completion.logprobs[1] for completion in flat(each) if len(completion.ids) > 1] for each in drawn]
     assert len(seconds[0]) > 20
     assert seconds[0] == pytest.approx(seconds[1], abs=0.05)
 
@@ -168,7 +179,7 @@ def test_weights_that_moved_are_sampled_from(dense_folder: Path) -> None:
             drawn.append(sampler.sample(requests([4, 7]), 4, "train/0"))
         assert drawn[0] == drawn[1]
         before = sampled(dense_folder, [4, 7], written_out=True, precision=precision, group=4, new=20)
-        assert [c.ids for group in drawn[0] for c in group] != [c.ids for c in before]
+        assert [c.ids for group in drawn[0] for c in group] != [c.ids for c in flat(before)]
 
 
 # ---- the distribution
