@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from llmclick.pipeline.bootstrap import paired_interval
+from llmclick.pipeline.intervals import bootstrap_interval
 from llmclick.tracking.completions import CompletionsFolder
 from llmclick.tracking.files import write_atomic
 from llmclick.tracking.metrics import MetricsFile
@@ -168,7 +168,7 @@ def write_run(
             )
             for row in rows
         ]
-        low, high = paired_interval([after - before for before, after in pairs], 20260920)
+        low, high = bootstrap_interval([after - before for before, after in pairs], 20260920)
         base, trained = (sum(pair[k] for pair in pairs) / len(pairs) for k in (0, 1))
         values[name] = {
             "base": base,

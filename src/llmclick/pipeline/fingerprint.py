@@ -26,7 +26,7 @@ _DATA_CODE = ("data/prompts.py", "data/order.py", "pipeline/data.py")
 _METHOD_CODE = "modeling/llm"
 _SCORING_CODE = tuple(f"rewards/{name}.py" for name in ("scoring", "calls", "pool", "worker", "params"))
 _ANSWER_CODE = ("pipeline/validate.py", "pipeline/train.py")
-_VALIDATE_CODE = ("pipeline/validate.py", "pipeline/gate.py", "pipeline/bootstrap.py")
+_VALIDATE_CODE = ("pipeline/validate.py", "pipeline/gate.py", "pipeline/intervals.py")
 _NOT_IDENTITY = ("save_every",)
 _HOW_TO_REWARD = ("timeout", "on_error")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
-from llmclick.pipeline.bootstrap import paired_interval
+from llmclick.pipeline.intervals import bootstrap_interval
 
 ENOUGH = 0.05
 """Below this expected share of groups with a signal a run is said not to be able to learn."""
@@ -44,7 +44,7 @@ def completions_needed(group_size: int) -> int:
 def forecast(rewards: Sequence[Sequence[float]], group_size: int, seed: int) -> Share:
     """The mean over prompts of `signal_probability`, with a bootstrap interval over the prompts."""
     shares = [signal_probability(of_prompt, group_size) for of_prompt in rewards]
-    low, high = paired_interval(shares, seed)
+    low, high = bootstrap_interval(shares, seed)
     return Share(group_size, sum(shares) / len(shares), low, high)
 
 

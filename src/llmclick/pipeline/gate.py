@@ -1,15 +1,23 @@
-"""The gate: paired metrics of base and trained model, their intervals, and the bounds they have to meet. No torch."""
+"""The gate: paired metrics of base and trained model, their intervals, and the bounds they have to meet. No torch.
+
+docs/gate.md says the same in words, with the rates at which it errs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
 
-from llmclick.pipeline.bootstrap import paired_interval
+from llmclick.pipeline.intervals import FEWEST, paired_interval, per_prompt
+
+EQUAL = 1e-9
+"""A bound that is met to this is met, and an interval's end this close to 0 is at 0: more than rounding can do, less than
+anybody means."""
 
 
 class Bounds(Protocol):
@@ -25,12 +33,16 @@ class Bounds(Protocol):
 
     @property
     def gain(self) -> Mapping[str, float]:
-        """Bounds on the paired improvement."""
+        """Bounds on the paired improvement; a negative one bounds the loss (non-inferiority)."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One metric: means over the rows it exists for (`n`), the paired difference and its 95 % interval. None: no such value."""
+    """One metric: means over the rows it exists for, their difference and its 95 % interval. None: no such value.
+
+    `n` rows have `prompts` distinct prompts, of which `changed` have another sum after training. `interval` says whose ends the
+    interval has: bootstrap, sign-flip or both; None where there is none, as below `FEWEST` prompts.
+    """
 
     base: float | None
     trained: float | None
@@ -38,6 +50,9 @@ class Measured:
     low: float | None
     high: float | None
     n: int
+    prompts: int = 0
+    changed: int = 0
+    interval: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,25 +69,42 @@ class Bound:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says."""
+    """What the gate says about `rows` held-out rows of `prompts` distinct prompts."""
 
     metrics: dict[str, Measured]
     bounds: list[Bound]
+    rows: int
+    prompts: int
     notices: list[str] = field(default_factory=list)
 
     @property
-    def passed(self) -> bool:
-        """Whether every bound was met."""
-        return all(bound.passed for bound in self.bounds)
+    def passed(self) -> bool | None:
+        """Whether every bound was met; None where there is no bound, so that nothing was judged."""
+        return all(bound.passed for bound in self.bounds) if self.bounds else None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "passed": self.passed,
+            "rows": self.rows,
+            "prompts": self.prompts,
             "metrics": {name: vars(measured) for name, measured in self.metrics.items()},
             "bounds": [vars(bound) for bound in self.bounds],
             "notices": self.notices,
         }
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """A metric of both models on the rows for which it exists, and the prompt of each row."""
+
+    before: list[float]
+    after: list[float]
+    prompts: list[Hashable]
+
+    @property
+    def differences(self) -> list[float]:
+        return [after - before for before, after in zip(self.before, self.after, strict=True)]
 
 
 def judge(
@@ -81,20 +113,24 @@ def judge(
     bounds: Bounds,
     rewards: Sequence[str],
     seed: int,
+    prompts: Sequence[Hashable],
 ) -> Verdict:
-    """Compares the answers of both models to the same rows, in the same order.
+    """Compares the answers of both models to the same rows, in the same order; `prompts` is what the models read for each row.
 
-    min and max compare means; a gain passes when the mean difference is at least the bound and the interval's lower end is
-    above 0 (one row cannot show that). A missing or non-finite metric fails every bound on it.
+    min and max compare means. A gain of 0 or more passes when the mean difference is at least the bound and the interval lies
+    above 0, a negative one when the interval lies above the bound. A missing or non-finite metric fails every bound on it.
     """
-    metrics = {name: _measure(name, base, trained, seed) for name in metric_names(rewards)}
-    found = [
+    pairs = {name: _pairs(name, base, trained, prompts) for name in metric_names(rewards)}
+    metrics = {name: _measure(found, seed) for name, found in pairs.items()}
+    judged = [
         *(_against_mean("min", name, bound, metrics) for name, bound in bounds.min.items()),
         *(_against_mean("max", name, bound, metrics) for name, bound in bounds.max.items()),
-        *(_gain(name, bound, metrics, base, trained) for name, bound in bounds.gain.items()),
+        *(_gain(name, bound, metrics.get(name), pairs.get(name)) for name, bound in bounds.gain.items()),
     ]
-    notices = [] if found else ["validation has no bounds: the numbers are reported, nothing was judged"]
-    return Verdict(metrics, found, notices)
+    notices = [_unseen(bound, pairs[bound.metric]) for bound in judged if bound.passed and bound.kind == "gain"]
+    if not judged:
+        notices = ["validation has no bounds: the numbers are reported, nothing was judged"]
+    return Verdict(metrics, judged, len(prompts), len(set(prompts)), [notice for notice in notices if notice])
 
 
 def metric_names(rewards: Sequence[str]) -> list[str]:
@@ -116,68 +152,102 @@ def metric_of(name: str, answer: Mapping[str, Any]) -> float | None:
     return float(answer["stop"] == "length")
 
 
-def _measure(name: str, base: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]], seed: int) -> Measured:
-    pairs = _pairs(name, base, trained)
-    if not pairs:
-        return Measured(None, None, None, None, None, 0)
-    before, after = np.array(pairs).T
-    difference = after - before
-    if not np.isfinite(difference).all():
-        return Measured(_finite(before.mean()), _finite(after.mean()), None, None, None, len(pairs))
-    low, high = paired_interval(difference, seed)
-    return Measured(float(before.mean()), float(after.mean()), float(difference.mean()), low, high, len(pairs))
+def exact_mean(values: Sequence[float]) -> Fraction | None:
+    """The mean without any rounding, so that three rows of 0.7 have the mean 0.7; None without values or if one is infinite or
+    NaN."""
+    if not values or not all(map(math.isfinite, values)):
+        return None
+    return sum(map(Fraction, values), Fraction(0)) / len(values)
 
 
-def _pairs(name: str, base: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    both = ((metric_of(name, before), metric_of(name, after)) for before, after in zip(base, trained, strict=True))
-    return [(before, after) for before, after in both if before is not None and after is not None]
+def _pairs(
+    name: str, base: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]], prompts: Sequence[Hashable]
+) -> _Pairs:
+    rows = zip(base, trained, prompts, strict=True)
+    both = [(metric_of(name, before), metric_of(name, after), prompt) for before, after, prompt in rows]
+    found = [(before, after, prompt) for before, after, prompt in both if before is not None and after is not None]
+    return _Pairs(*(list(column) for column in zip(*found, strict=True))) if found else _Pairs([], [], [])
+
+
+def _measure(pairs: _Pairs, seed: int) -> Measured:
+    n, prompts = len(pairs.prompts), len(set(pairs.prompts))
+    before, after = exact_mean(pairs.before), exact_mean(pairs.after)
+    base, trained = (None if mean is None else float(mean) for mean in (before, after))
+    if before is None or after is None:
+        return Measured(base, trained, None, None, None, n, prompts)
+    sums, _ = per_prompt(pairs.differences, pairs.prompts)
+    changed = int((np.abs(sums) > EQUAL).sum())
+    difference = float(after - before)
+    if prompts < FEWEST:
+        return Measured(base, trained, difference, None, None, n, prompts, changed)
+    interval = paired_interval(pairs.differences, pairs.prompts, seed)
+    return Measured(base, trained, difference, interval.low, interval.high, n, prompts, changed, interval.method)
 
 
 def _against_mean(kind: str, name: str, bound: float, metrics: Mapping[str, Measured]) -> Bound:
     value = metrics[name].trained if name in metrics else None
-    if value is None or not math.isfinite(value):
+    if value is None:
         return Bound(kind, name, bound, None, False, f"{name} has no finite value")
-    passed = value >= bound if kind == "min" else value <= bound
+    passed = value >= bound - EQUAL if kind == "min" else value <= bound + EQUAL
     word = "below" if kind == "min" else "above"
-    return Bound(kind, name, bound, value, passed, "" if passed else f"{name} is {value:.4g}, {word} {bound:g}")
+    return Bound(kind, name, bound, value, passed, "" if passed else f"{name} is {_told(value, bound)}, {word} {bound:g}")
 
 
-def _gain(
-    name: str,
-    bound: float,
-    metrics: Mapping[str, Measured],
-    base: Sequence[Mapping[str, Any]],
-    trained: Sequence[Mapping[str, Any]],
-) -> Bound:
-    measured = metrics.get(name)
-    if measured is None or measured.difference is None or measured.low is None or measured.high is None:
+def _gain(name: str, bound: float, measured: Measured | None, pairs: _Pairs | None) -> Bound:
+    if measured is None or pairs is None or measured.difference is None:
         return Bound("gain", name, bound, None, False, f"{name} has no finite value")
-    difference = measured.difference
-    if measured.n < 2:
-        return Bound("gain", name, bound, difference, False, "one held-out row cannot show a gain: hold out more")
-    if difference < bound:
-        why = f"{name} changed by {difference:+.4g}, less than {bound:g}" + _too_few(name, bound, base, trained)
-        return Bound("gain", name, bound, difference, False, why)
-    if measured.low <= 0:
-        why = f"the interval of the difference reaches down to {measured.low:+.3g}" + _too_few(name, bound, base, trained)
-        return Bound("gain", name, bound, difference, False, why)
-    return Bound("gain", name, bound, difference, True)
+    difference, low = measured.difference, measured.low
+    why = ""
+    if low is None:
+        seen = f"{measured.prompts} held-out prompt{'s' if measured.prompts != 1 else ''}"
+        cannot = "show a gain" if bound >= 0 else "rule out a loss"
+        why = f"{seen} cannot {cannot}, it takes at least {FEWEST}: hold out more"
+    elif bound < 0:
+        if low < bound - EQUAL:
+            why = f"the interval of the difference reaches down to {_told(low, bound)}, below {bound:g}"
+            why += _too_few(-bound, pairs) if difference >= bound - EQUAL else ""
+    elif difference < bound - EQUAL:
+        why = f"{name} changed by {_told(difference, bound, '+')}, less than {bound:g}" + _too_few(bound, pairs)
+    elif low <= EQUAL:
+        why = f"the interval of the difference reaches down to {low:+.3g}"
+        if measured.changed < FEWEST:
+            why += f"; only {measured.changed} of {measured.prompts} prompts changed, a gain shows in {FEWEST} or more"
+        why += _too_few(bound, pairs)
+    return Bound("gain", name, bound, difference, not why, why)
 
 
-def _too_few(name: str, bound: float, base: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]]) -> str:
-    """Says so when so few rows could not show the asked gain even if it were there.
+def _too_few(margin: float, pairs: _Pairs) -> str:
+    """Says so when so few prompts could not show the asked gain, or rule out the loss, even if it were so.
 
-    A mean of n differences with standard deviation s has a 95 % half-width of 1.96 s / sqrt(n); it has to be below the gain.
+    A mean over m prompts whose parts in it have the standard deviation s has a 95 % half-width of 1.96 s / sqrt(m); it has to
+    be below the margin.
     """
-    differences = [after - before for before, after in _pairs(name, base, trained)]
-    if bound <= 0 or len(differences) < 2:
+    sums, rows = per_prompt(pairs.differences, pairs.prompts)
+    if margin <= 0 or len(sums) < 2:
         return ""
-    spread = float(np.std(differences, ddof=1))
-    needed = math.ceil((1.96 * spread / bound) ** 2)
-    if needed <= len(differences):
+    spread = float(np.std(sums * len(sums) / rows.sum(), ddof=1))
+    needed = max(FEWEST, math.ceil((1.96 * spread / margin) ** 2))
+    if needed <= len(sums):
         return ""
-    return f"; {len(differences)} rows are too few to see a gain of {bound:g} here, about {needed} would do"
+    return f"; {len(sums)} prompts are too few to see a difference of {margin:g} here, about {needed} would do"
 
 
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _unseen(bound: Bound, pairs: _Pairs) -> str:
+    """What a loss that is ruled out does not say, where no prompt got worse: m prompts without a loss rule out, at 97.5 % on
+    one side, a loss in more than 1 - 0.025 ** (1 / m) of all prompts."""
+    sums, _ = per_prompt(pairs.differences, pairs.prompts)
+    share = 1 - 0.025 ** (1 / len(sums))
+    if bound.bound >= 0 or share <= -bound.bound or (sums < -EQUAL).any():
+        return ""
+    return (
+        f"gain {bound.metric} {bound.bound:g} is met: no prompt got worse. {len(sums)} prompts cannot exclude that up to "
+        f"{share:.0%} of all prompts do; hold out more rows to be surer"
+    )
+
+
+def _told(value: float, bound: float, sign: str = "") -> str:
+    """A value in as many digits as tell it from the bound that it missed."""
+    for digits in range(4, 17):
+        if float(text := f"{value:{sign}.{digits}g}") != float(f"{bound:.{digits}g}"):
+            return text
+    return f"{value:{sign}.17g}"

@@ -222,13 +222,16 @@ def stage_state(stage: str, folder: Path, print_: str, inputs: dict[str, Any], e
             check_data_files(copy, own)
         return True, _data_words(manifest)
     gone = missing_file(folder, manifest)
-    if gone is None and stage == "validate" and manifest.result.get("passed") and not (folder / "checkpoint").exists():
+    judged = manifest.result.get("passed")
+    if gone is None and stage == "validate" and judged is not False and not (folder / "checkpoint").exists():
         gone = "checkpoint is gone"
     if gone is None and stage != "data" and _checkpoint_differs(experiment, manifest):
         gone = "checkpoint has other weights" if stage == "train" else "../train/checkpoint has other weights"
     if gone is not None:
         return False, f"done before, but {stage}/{gone}"
-    return True, "done" if stage != "validate" else "judged: " + ("passed" if manifest.result.get("passed") else "failed")
+    if stage != "validate":
+        return True, "done"
+    return True, "measured, not judged: no bound is set" if judged is None else f"judged: {'passed' if judged else 'failed'}"
 
 
 def _data_words(manifest: Manifest) -> str:

@@ -40,10 +40,11 @@ PAGE = "report.html"
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run came to. `passed` is None where validate was not asked for ("not judged"); `exit` is 0 or 3.
+    """What a run came to. `passed` is None where nothing was judged: validate was not asked for, or has no
+    bounds. `exit` is 0 or 3.
 
     `stages` maps a stage to {state: cached | ran | skipped, seconds, why}; `metrics` is what validate measured, `verdict` all
-    that it returned; `checkpoint` is the handed-over folder, None without a pass.
+    that it returned; `checkpoint` is the handed-over folder, None if the gate failed.
     """
 
     experiment: Path
@@ -102,7 +103,8 @@ def run(config: Any, stages: Sequence[str] | None = None, console: Any = None) -
         page = plan.experiment / PAGE
         if plan.cached and not page.exists():
             _report(plan, console)
-        show_outcome(console, result.experiment, result.passed, result.verdict, page if page.exists() else None)
+        budget = config.method.max_new_tokens
+        show_outcome(console, result.experiment, result.verdict, budget, page if page.exists() else None)
         return result
 
 
@@ -273,7 +275,7 @@ def _result(plan: Plan, stages: dict[str, dict[str, Any]]) -> RunResult:
     if stages["validate"]["state"] != "skipped":
         manifest = read_manifest(plan.experiment / "validate")
         verdict = manifest.result if manifest is not None else {}
-        passed = bool(verdict.get("passed"))
+        passed = verdict.get("passed")
     checkpoint = plan.experiment / "validate" / "checkpoint"
     return RunResult(
         experiment=plan.experiment,
@@ -281,7 +283,7 @@ def _result(plan: Plan, stages: dict[str, dict[str, Any]]) -> RunResult:
         exit=3 if passed is False else 0,
         stages=stages,
         metrics=dict(verdict.get("metrics", {})),
-        checkpoint=checkpoint if passed and checkpoint.exists() else None,
+        checkpoint=checkpoint if verdict and passed is not False and checkpoint.exists() else None,
         verdict=verdict,
     )
 

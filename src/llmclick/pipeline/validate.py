@@ -31,7 +31,7 @@ ROWS = 16
 
 
 def validate(job: Job) -> dict[str, Any]:
-    """Measures (what was measured before is read again), judges, and links `validate/checkpoint` on a pass.
+    """Measures (what was measured before is read again), judges, and links `validate/checkpoint` unless a bound was missed.
 
     Returns the metrics, the verdict and the checkpoint's path for the stage's manifest.
     """
@@ -58,10 +58,11 @@ def validate(job: Job) -> dict[str, Any]:
             trained_file, len(prompts), lambda: answers(job, checkpoint, prompts, scorer, "trained model", should_stop)
         )
     names = [spec.name for spec in config.method.reward]
-    verdict = judge(base, trained, config.validation, names, config.pipeline.seed)
+    read = [prompt.ids for prompt in prompts]
+    verdict = judge(base, trained, config.validation, names, config.pipeline.seed, read)
     _write_rows(folder / "rows.jsonl", prompts, base, trained)
     write_atomic(folder / "verdict.json", json.dumps(verdict.as_json(), indent=1).encode() + b"\n")
-    link = link_checkpoint(folder) if verdict.passed else None
+    link = link_checkpoint(folder) if verdict.passed is not False else None
     return {**verdict.as_json(), "checkpoint": str(link) if link else None}
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from llmclick.errors import InputError, Problem
-from llmclick.pipeline.bootstrap import paired_interval
+from llmclick.pipeline.gate import exact_mean
+from llmclick.pipeline.intervals import FEWEST, paired_interval
+from llmclick.pipeline.outcome import counted, interval_text
 from llmclick.report.experiment import Experiment, read_experiment
 
 SEED = 20260920
@@ -17,7 +20,7 @@ SEED = 20260920
 @dataclass(frozen=True)
 class Compared:
     """One experiment: mean held-out reward on the shared rows, and the paired difference to the first experiment with its
-    95 % interval (None for the first itself)."""
+    95 % interval (None for the first itself, and below 6 prompts). `interval` says whose ends it has."""
 
     folder: Path
     reward: float
@@ -25,13 +28,15 @@ class Compared:
     low: float | None = None
     high: float | None = None
     left_out: int = 0
+    interval: str | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The experiments in the order given, `n` rows that all of them judged, and what a reader must know."""
+    """The experiments in the order given, `n` rows of `prompts` distinct prompts that all judged, and what a reader must know."""
 
     n: int
+    prompts: int
     experiments: tuple[Compared, ...]
     notices: tuple[str, ...] = ()
 
@@ -44,8 +49,8 @@ class Comparison:
                 one.folder.name,
                 one.reward,
                 one.difference,
-                None if one.low is None else f"{one.low:.3f} to {one.high:.3f}",
-                self.n,
+                None if one.low is None else f"{interval_text(one.low, one.high)} ({one.interval})",
+                self.n if self.prompts == self.n else counted(self.n, self.prompts),
             )
             for one in self.experiments
         ]
@@ -54,6 +59,7 @@ class Comparison:
         """One JSON object."""
         return {
             "n": self.n,
+            "prompts": self.prompts,
             "experiments": [
                 {
                     "experiment": str(one.folder),
@@ -61,6 +67,7 @@ class Comparison:
                     "difference": one.difference,
                     "low": one.low,
                     "high": one.high,
+                    "interval": one.interval,
                     "rows_left_out": one.left_out,
                 }
                 for one in self.experiments
@@ -72,8 +79,8 @@ class Comparison:
 def compare(folders: Sequence[str | Path]) -> Comparison:
     """Compare trained models by the held-out rows (matched by id) that all experiments judged.
 
-    The difference is paired row by row with the first experiment; the interval is the 95 % percentile bootstrap over rows
-    (10,000 resamples, a fixed seed). Raises InputError with every folder that cannot be compared, or if no row is shared.
+    The difference is paired row by row with the first experiment; its 95 % interval is the gate's, over prompts, with a fixed
+    seed. Raises InputError with every folder that cannot be compared, or if no row is shared.
     """
     if len(folders) < 2:
         raise InputError(
@@ -103,14 +110,21 @@ def compare(folders: Sequence[str | Path]) -> Comparison:
                 write="compare experiments with the same data.sources, data.validation and pipeline.seed",
             )
         )
+    prompts = _prompts(found[0], shared)
     first = [rewards[0][row] for row in shared]
     compared = [Compared(found[0].folder, _mean(first), left_out=len(rewards[0]) - len(shared))]
     for one, by_id in zip(found[1:], rewards[1:], strict=True):
         differences = [by_id[row] - before for row, before in zip(shared, first, strict=True)]
-        low, high = paired_interval(differences, SEED)
-        mean = _mean([by_id[row] for row in shared])
-        compared.append(Compared(one.folder, mean, _mean(differences), low, high, len(by_id) - len(shared)))
-    return Comparison(len(shared), tuple(compared), tuple(_notices(found, compared)))
+        after = [by_id[row] for row in shared]
+        part = Compared(one.folder, _mean(after), _mean(differences), left_out=len(by_id) - len(shared))
+        if len(set(prompts)) >= FEWEST:
+            sure = paired_interval(differences, prompts, SEED)
+            part = replace(part, low=sure.low, high=sure.high, interval=sure.method)
+        compared.append(part)
+    notices = _notices(found, compared)
+    if len(set(prompts)) < FEWEST:
+        notices.append(f"{len(set(prompts))} shared prompts are too few for an interval: it takes at least {FEWEST}")
+    return Comparison(len(shared), len(set(prompts)), tuple(compared), tuple(notices))
 
 
 def _notices(found: Sequence[Experiment], compared: Sequence[Compared]) -> list[str]:
@@ -138,5 +152,12 @@ def _rewards(one: Experiment) -> dict[str, float]:
     return by_id
 
 
+def _prompts(one: Experiment, shared: Sequence[str]) -> list[str]:
+    """The prompt of each row as the model read it; a row that was kept without one stands for itself."""
+    by_id = {str(row.get("id")): str(row["prompt"]) for row in one.held_out if row.get("prompt") is not None}
+    return [by_id.get(row, f"row {row}") for row in shared]
+
+
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    mean = exact_mean(values)
+    return math.nan if mean is None else float(mean)

@@ -18,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from llmclick.pipeline.outcome import counted, interval_sources, table_title
 from llmclick.report.embed import Embedded, embed
 from llmclick.report.experiment import Experiment, read_experiment
 from llmclick.report.story import Story, phases, tell
@@ -129,8 +130,9 @@ def _gate(run: Experiment) -> str:
     )
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Gate table"><table class="gate">'
-        "<caption>Base and trained model on the same held-out rows, greedy</caption>"
+        f"<caption>{_text(table_title(run.verdict, run.setting('method.max_new_tokens')))}</caption>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        + (f'<p class="note">{_text(sources)}</p>' if (sources := interval_sources(metrics)) else "")
     )
 
 
@@ -144,12 +146,17 @@ def _gate_row(name: str, values: dict[str, Any], bounds: Sequence[dict[str, Any]
         ("Trained", "number", _number(values.get("trained"))),
         ("Difference", "number", _signed(values.get("difference"))),
         ("95 % interval of the difference", "interval", interval),
-        ("Rows", "number", _text(values.get("n", "–"))),
+        ("Rows", "number", _text(_rows(values))),
         ("Bounds", "bounds", verdicts),
     )
     # On a narrow screen the table becomes blocks, in which each cell names itself.
     body = "".join(f'<td class="{kind}" data-label="{label}">{cell}</td>' for label, kind, cell in cells)
     return f'<tr><th scope="row">{_text(name, 80)}</th>{body}</tr>'
+
+
+def _rows(values: dict[str, Any]) -> object:
+    n, prompts = values.get("n", "–"), values.get("prompts")
+    return n if prompts in (None, n) else counted(n, prompts)
 
 
 def _bound(bound: dict[str, Any]) -> str:

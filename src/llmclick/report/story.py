@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from llmclick.pipeline.intervals import FEWEST
+from llmclick.pipeline.outcome import counted
 from llmclick.report.experiment import Experiment
 from llmclick.tracking.console import duration
+
+EQUAL = 1e-9  # as the gate: an end this close to 0 is at 0
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,10 @@ def tell(run: Experiment) -> Story:
     tiles: list[tuple[str, str, str]] = []
     if _numbers(reward, "base", "trained", "difference"):
         headline = _judged(reward)
-        tiles.append(("Held-out reward", f"{reward['base']:.2f} → {reward['trained']:.2f}", f"greedy, {reward.get('n')} rows"))
+        budget = run.setting("method.max_new_tokens")
+        how = f"greedy, at most {budget} tokens" if budget is not None else "greedy"
+        note = f"{how}, {counted(reward.get('n'), reward.get('prompts'))}"
+        tiles.append(("Held-out reward", f"{reward['base']:.2f} → {reward['trained']:.2f}", note))
         if _numbers(reward, "low", "high"):
             tiles.append(
                 ("Difference", f"{reward['difference']:+.2f}", f"95 % interval {reward['low']:+.2f} to {reward['high']:+.2f}")
@@ -95,27 +102,26 @@ def stage_seconds(run: Experiment) -> list[tuple[str, float]]:
 
 def _badge(run: Experiment) -> str:
     if "passed" in run.verdict:
-        bounds = run.verdict.get("bounds")
-        return ("passed" if bounds else "not judged") if run.verdict["passed"] else "failed"
+        passed = run.verdict["passed"]
+        return "not judged" if passed is None or not run.verdict.get("bounds") else "passed" if passed else "failed"
     return "not judged" if run.stages.get("train") else "unfinished"
 
 
 def _judged(reward: dict[str, Any]) -> str:
     change = f"the held-out reward went from {reward['base']:.2f} to {reward['trained']:.2f} ({reward['difference']:+.2f}"
-    n = reward.get("n")
     if _numbers(reward, "low", "high"):
         change += f", 95 % interval {reward['low']:+.2f} to {reward['high']:+.2f}"
         if reward["low"] == reward["high"]:
             change += ", the same on every row"
-        if reward["low"] > 0 and (n or 0) >= 2:
+        if reward["low"] > EQUAL:
             opening = "It learned"
-        elif reward["high"] < 0 and (n or 0) >= 2:
+        elif reward["high"] < -EQUAL:
             opening = "It got worse"
         else:
             opening = "No certain change"
     else:
-        opening = "Measured without an interval"
-    return f"{opening}: {change}) on {n} rows that training never saw."
+        opening = f"Measured on fewer than {FEWEST} prompts, which is too few for an interval"
+    return f"{opening}: {change}) on {counted(reward.get('n'), reward.get('prompts'))} that training never saw."
 
 
 def _training(run: Experiment) -> str:

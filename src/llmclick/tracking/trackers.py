@@ -347,7 +347,8 @@ def named_numbers(record: Mapping[str, Any]) -> tuple[dict[str, float], int]:
 
 def _verdict_numbers(verdict: Mapping[str, Any]) -> dict[str, float]:
     values = {f"validate/{name}": value for name, value in _flat(verdict.get("metrics") or {})}
-    return values | {"validate/passed": float(bool(verdict.get("passed")))}
+    passed = verdict.get("passed")  # None where no bound is set: not judged is neither 0 nor 1
+    return values if passed is None else values | {"validate/passed": float(passed)}
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
