@@ -331,6 +331,23 @@ def known_metrics(facts: Facts) -> Iterator[Problem | str]:
                 )
 
 
+@rule("validation", "validation.gain", "method", "method.reward")
+def gains_where_more_is_better(facts: Facts) -> Iterator[Problem | str]:
+    """A gain asks for more, so it stands on no metric of which less is better."""
+    less = {"length": "a longer answer is not a better one", "truncated": "it counts answers that were cut off"}
+    for spec in facts.config.method.reward:
+        if spec.weight < 0:
+            less[f"reward/{spec.name}"] = f"{spec.name} has the weight {spec.weight:g}, so the run trains towards less of it"
+    for metric, bound in facts.config.validation.gain.items():
+        if metric in less:
+            yield facts.problem(
+                f"validation.gain.{metric}",
+                f"a gain asks for more {metric}, and {less[metric]}",
+                f"write max: {{{metric}: ...}} instead, with the largest mean that you accept",
+                bound,
+            )
+
+
 @rule("validation", "validation.min", "validation.max", "method", "method.reward")
 def bounds_that_cannot_fail(facts: Facts) -> Iterator[Problem | str]:
     """A bound at the end of what a metric can be says nothing."""

@@ -112,9 +112,8 @@ def per_prompt(values: Sequence[float] | Floats, prompts: Sequence[Hashable] | N
         raise ValueError(f"{len(array)} values of {len(prompts)} prompts")
     numbers: dict[Hashable, int] = {}
     place = [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
-    sums: Floats = np.bincount(place, weights=array)
-    rows: Floats = np.bincount(place).astype(np.float64)
-    return sums, rows
+    sums, rows = np.bincount(place, weights=array), np.bincount(place)
+    return np.asarray(sums, dtype=np.float64), np.asarray(rows, dtype=np.float64)
 
 
 def resamples(prompts: int, seed: int) -> Iterator[npt.NDArray[np.intp]]:

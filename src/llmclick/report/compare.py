@@ -33,7 +33,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The experiments in the order given, `n` rows of `prompts` distinct prompts that all judged, and what a reader must know."""
+    """The experiments in the order given, `n` rows of `prompts` prompts that all judged, and what a reader must know."""
 
     n: int
     prompts: int
