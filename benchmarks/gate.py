@@ -5,9 +5,9 @@ many prompts a true gain needs.
 
 A metric of 0 and 1 is enumerated: for every n from 2 to 64 all counts of prompts that got better and worse, weighted by their
 probability if both are equally likely, the worst share of prompts that change at all being reported. Graded metrics, copies of
-prompts and skewed changes are simulated, 4,000 data sets a cell. Decisions are those of llmclick.pipeline.intervals, by the same
+prompts and skewed changes are simulated, 4,000 data sets a cell. Decisions are those of llmclick.pipeline.intervals by the same
 draws, for many data sets at once (a test compares them with the gate's). Prints the tables of docs/gate.md and ends in one JSON
-line; exit code 1 if a rate of the gate is above 3.5 % where it is promised to be 2.5 %. `--docs` writes the tables of the results
+line; exit code 1 if a rate of the gate is above 3.5 % where 2.5 % are promised. `--docs` writes the tables of the results
 at `--out` into the page instead. 5 minutes on 2 cores.
 """
 

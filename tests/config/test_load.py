@@ -462,6 +462,21 @@ def test_a_bound_on_an_unknown_metric_lists_the_known_ones_closest_first(folder)
     assert load(BASE, "validation.max={reward/exact_match: 0.5, truncated: 0.1}").validation.max["truncated"] == 0.1
 
 
+def test_a_gain_where_less_is_better_is_refused(folder):
+    """More tokens, more cut answers, more of what is punished: not what anybody wants; all three are said at once."""
+    problem = one(BASE, "validation.gain.length=5")
+    assert problem.key == "validation.gain.length"
+    assert "a longer answer is not a better one" in problem.why
+    assert problem.write == "write max: {length: ...} instead, with the largest mean that you accept"
+    assert problem.given == "5.0"
+    punished = "method.reward=[{name: exact_match}, {name: contains, weight: -0.5}]"
+    with pytest.raises(InputError) as raised:
+        load(BASE, punished, "validation.gain={reward: 0.1, length: 1, truncated: -0.1, reward/contains: 0.1}")
+    keys = [problem.key for problem in raised.value.problems]
+    assert keys == ["validation.gain.length", "validation.gain.truncated", "validation.gain.reward/contains"]
+    assert load(BASE, punished, "validation.gain={reward: 0.1, pass_rate: -0.05}").validation.gain["pass_rate"] == -0.05
+
+
 def test_a_bound_that_cannot_fail_is_a_notice(folder):
     """A minimum of 0 for a reward between 0 and 1; not when a negative weight or an own reward can go below."""
     assert ["cannot fail" in notice for notice in load(BASE, "validation.min.reward=0.0").notices] == [True]

@@ -52,7 +52,7 @@ class Lab:
         self.jobs: list[Job] = []
         self.said = io.StringIO()
         self.on_train: Callable[[Job], None] = lambda job: None
-        self.passed = True
+        self.passed: bool | None = True
 
     def write_rows(self, rows: list[dict[str, Any]]) -> None:
         self.rows.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -83,12 +83,13 @@ class Lab:
         self.jobs.append(job)
         link = job.experiment / "validate" / "checkpoint"
         link.unlink(missing_ok=True)
-        if self.passed:
+        if self.passed is not False:
             link.symlink_to(Path("..") / "train" / "checkpoint")
         reward = {"base": 0.0, "trained": 0.5, "difference": 0.5, "low": 0.2, "high": 0.8, "n": 4}
         why = "" if self.passed else "too little"
         bound = {"kind": "gain", "metric": "reward", "bound": 0.1, "value": 0.5, "passed": self.passed, "why": why}
-        return {"metrics": {"reward": reward}, "passed": self.passed, "bounds": [bound], "notices": []}
+        bounds = [] if self.passed is None else [bound]
+        return {"metrics": {"reward": reward}, "passed": self.passed, "bounds": bounds, "notices": []}
 
 
 @pytest.fixture

@@ -87,6 +87,35 @@ def test_a_new_bound_judges_again_and_nothing_else(lab: Any) -> None:
     assert lab.calls == ["train", "validate", "validate"]
 
 
+def test_a_run_without_bounds_is_not_judged_anywhere(lab: Any) -> None:
+    """Neither passed nor failed, exit 0, the checkpoint handed over; the last line, the plan of the next run, `explain DIR` and
+    --json say so, and a checkpoint that is gone is linked again."""
+    lab.passed = None
+    first = lab.run("validation=null")
+    assert (first.passed, first.exit, first.as_json()["passed"]) == (None, 0, None)
+    assert first.checkpoint == first.experiment / "validate" / "checkpoint"
+    last = lab.said.getvalue().splitlines()[-1]
+    assert last == f"not judged, because no bound is set: {first.checkpoint}"
+    again = lab.run("validation=null")
+    assert (again.passed, again.exit, again.checkpoint) == (None, 0, first.checkpoint)
+    assert again.stages["validate"]["why"] == "measured, not judged: no bound is set"
+    assert "validate  cached: measured, not judged" in explain_folder(first.experiment)
+    first.checkpoint.unlink()
+    assert states(lab.run("validation=null")) == ["cached", "cached", "ran"]
+    assert "passed" not in lab.said.getvalue()
+
+
+def test_a_gain_that_no_held_out_rows_could_pass_is_said_before_training(lab: Any) -> None:
+    """4 held-out prompts and a bound on the gain; not with 6, and not without such a bound."""
+    (notice,) = [notice for notice in preflight(lab.config()).notices if "gain" in notice]
+    assert "validation.gain: 4 held-out prompts can pass no bound on a gain, it takes at least 6: hold out" in notice
+    assert lab.yaml.name in notice
+    for override in ("data.validation=6", "validation={min: {reward: 0.5}}"):
+        assert not [notice for notice in preflight(lab.config(override)).notices if "gain" in notice]
+    capped = preflight(lab.config("data.validation=6", "validation.rows=5")).notices
+    assert [notice for notice in capped if "5 held-out prompts" in notice]
+
+
 @pytest.mark.parametrize(
     "override",
     [

@@ -1,34 +1,55 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from llmclick.errors import InputError
-from llmclick.pipeline.bootstrap import paired_interval
+from llmclick.pipeline.intervals import Interval, paired_interval
 from llmclick.report.compare import SEED, compare
 
 
-def experiment(folder: Path, rewards: dict[str, float]) -> Path:
+def experiment(folder: Path, rewards: dict[str, float], prompts: dict[str, str] | None = None) -> Path:
     (folder / "validate").mkdir(parents=True)
-    lines = [json.dumps({"id": row, "trained": {"reward": reward}}) for row, reward in rewards.items()]
+    lines = [
+        json.dumps({"id": row, "prompt": (prompts or {}).get(row, row), "trained": {"reward": reward}})
+        for row, reward in rewards.items()
+    ]
     (folder / "validate" / "rows.jsonl").write_text("\n".join(lines) + "\n")
     return folder
 
 
 def test_rows_are_matched_by_id_and_the_difference_is_the_paired_mean(tmp_path: Path) -> None:
-    """By hand: shared rows a, b, c; the second is 0, 1, 1 better: mean 2/3; row d has no partner."""
-    first = experiment(tmp_path / "one", {"a": 0.0, "b": 0.0, "c": 0.0, "d": 1.0})
-    second = experiment(tmp_path / "two", {"c": 1.0, "b": 1.0, "a": 0.0})
+    """By hand: shared rows a to g; the second is 1 better on six and equal on c: mean 6/7; row x has no partner."""
+    first = experiment(tmp_path / "one", {**dict.fromkeys("abcdefg", 0.0), "x": 1.0})
+    second = experiment(tmp_path / "two", {**dict.fromkeys("gfedba", 1.0), "c": 0.0})
     found = compare([first, second])
-    assert found.n == 3
-    assert [one.reward for one in found.experiments] == [0.0, pytest.approx(2 / 3)]
-    assert found.experiments[0].difference is None
-    assert found.experiments[1].difference == pytest.approx(2 / 3)
-    assert (found.experiments[1].low, found.experiments[1].high) == paired_interval([0.0, 1.0, 1.0], SEED)
+    assert (found.n, found.prompts) == (7, 7)
+    one, two = found.experiments
+    assert (one.reward, one.difference) == (0.0, None)
+    assert (two.reward, two.difference) == (pytest.approx(6 / 7), pytest.approx(6 / 7))
+    assert two.low is not None
+    assert two.high is not None
+    assert two.interval is not None
+    assert Interval(two.low, two.high, two.interval) == paired_interval([1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0], "abcdefg", SEED)
     assert found.notices == ("one: 1 of its held-out rows are not in every experiment and are left out",)
-    assert json.loads(json.dumps(found.as_json()))["experiments"][1]["difference"] == pytest.approx(2 / 3)
-    assert found.rows()[1][3] == "0.000 to 1.000"
+    assert json.loads(json.dumps(found.as_json()))["experiments"][1]["difference"] == pytest.approx(6 / 7)
+    assert found.rows()[1][3] == "+0.500 .. +1.000 (sign-flip)"
+
+
+def test_rows_with_one_prompt_are_one_observation(tmp_path: Path) -> None:
+    """Seven prompts of three rows each have the interval of seven rows; two prompts have none, which is said."""
+    rows = {f"{name}{copy}": float(name != "c") for name in "abcdefg" for copy in range(3)}
+    prompts = {row: row[0] for row in rows}
+    first = experiment(tmp_path / "one", dict.fromkeys(rows, 0.0), prompts)
+    found = compare([first, experiment(tmp_path / "two", rows, prompts)])
+    assert (found.n, found.prompts) == (21, 7)
+    two = found.experiments[1]
+    assert two.low == paired_interval([1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0], "abcdefg", SEED).low
+    assert found.rows()[1][4] == "21 rows of 7 prompts"
+    few = {row: "same" if row[0] < "d" else "other" for row in rows}
+    alike = compare([experiment(tmp_path / "three", dict.fromkeys(rows, 0.0), few), experiment(tmp_path / "four", rows, few)])
+    assert (alike.experiments[1].low, alike.rows()[1][3]) == (None, None)
+    assert alike.notices == ("2 shared prompts are too few for an interval: it takes at least 6",)
 
 
 def test_experiments_without_a_row_in_common_are_refused(tmp_path: Path) -> None:
@@ -58,29 +79,4 @@ def test_a_different_reward_is_said(tmp_path: Path) -> None:
     first, second = experiment(tmp_path / "one", {"a": 0.0}), experiment(tmp_path / "two", {"a": 0.0})
     (first / "config.yaml").write_text("method: {reward: exact_match, max_new_tokens: 8}")
     (second / "config.yaml").write_text("method: {reward: contains, max_new_tokens: 8}")
-    assert compare([first, second]).notices == ("two: method.reward differs from one; the rewards mean other things",)
-
-
-def test_the_interval_is_the_one_of_a_plain_bootstrap() -> None:
-    """Against numpy's own generator, and against the normal approximation for a mean of 400 values."""
-    values = np.random.default_rng(3).normal(0.2, 1.0, 400)
-    low, high = paired_interval(values, 7)
-    plain = np.quantile(np.random.default_rng(5).choice(values, (10_000, 400)).mean(axis=1), [0.025, 0.975])
-    reach = 1.96 * values.std() / 20
-    assert (low, high) == pytest.approx(tuple(plain), abs=0.006)
-    assert (low, high) == pytest.approx((values.mean() - reach, values.mean() + reach), abs=0.01)
-
-
-def test_the_interval_is_addressed_by_the_seed_alone_however_it_is_chunked(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = [0.0, 1.0, 0.5, 0.0, 1.0, -1.0, 0.25]
-    whole = paired_interval(values, 20260920)
-    assert paired_interval(values, 20260920) == whole
-    monkeypatch.setattr("llmclick.pipeline.bootstrap._CHUNK", 100)
-    assert paired_interval(values, 20260920) == whole
-
-
-def test_degenerate_intervals() -> None:
-    assert paired_interval([0.5], 1) == (0.5, 0.5)
-    assert paired_interval([1.0] * 9, 1) == (1.0, 1.0)
-    with pytest.raises(ValueError, match="at least one"):
-        paired_interval([], 1)
+    assert compare([first, second]).notices[:1] == ("two: method.reward differs from one; the rewards mean other things",)

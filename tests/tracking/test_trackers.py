@@ -80,7 +80,7 @@ def everything(experiment: Path) -> Stored:
     told = [named_numbers(record) for record in records_in(experiment)]
     values: dict[str, float] = {"validate/passed": 1.0}
     for name, numbers in verdict["metrics"].items():
-        values |= {f"validate/{name}/{key}": float(value) for key, value in numbers.items() if value is not None}
+        values |= {f"validate/{name}/{key}": float(value) for key, value in numbers.items() if isinstance(value, (int, float))}
     wanted: Stored = {}
     for numbers, step in [*told, (values, 6)]:
         for name, value in numbers.items():
@@ -208,6 +208,18 @@ def test_a_tracker_that_fails_is_one_line_and_a_count(
         "broken: 5 times something could not be sent; metrics.jsonl has every number, and `llmclick report DIR --send broken` "
         "sends it later"
     ]
+
+
+@pytest.mark.parametrize(("passed", "sent"), [(True, {"validate/passed": 1.0}), (False, {"validate/passed": 0.0}), (None, {})])
+def test_a_run_that_was_not_judged_is_sent_as_neither(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, passed: bool | None, sent: dict[str, float]
+) -> None:
+    """Without bounds there is no `validate/passed`: 0 would read as failed, 1 as passed."""
+    monkeypatch.setitem(TRACKERS._own, "memory", type(TRACKERS.get("wandb"))("memory", Memory, "", 0, False))
+    monkeypatch.setattr(Memory, "got", [])
+    tracking = Tracking("memory", TrackedRun(tmp_path), print)
+    tracking.verdict({"passed": passed, "metrics": {"reward": {"n": 4, "interval": "bootstrap", "low": None}}}, 3)
+    assert Memory.got == [(3, {"validate/reward/n": 4.0, **sent})]
 
 
 class Memory:

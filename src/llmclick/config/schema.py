@@ -286,8 +286,8 @@ class ValidationConfig(Section):
         default_factory=dict,
         description="Bounds on the improvement over the base model, paired by row: `{reward: 0.05}` passes when the mean "
         "difference is at least 0.05 and its 95 % interval lies above 0, which takes at least 6 held-out prompts that change. "
-        "A negative bound asks for no loss instead (non-inferiority): `{pass_rate: -0.05}` passes when the interval's lower end "
-        "is at least -0.05. Where less is better (length, truncated, a reward of negative weight) write `max`.",
+        "A negative bound asks for no loss instead (non-inferiority): `{pass_rate: -0.05}` passes when the interval's lower "
+        "end is at least -0.05. Where less is better (length, truncated, a reward of negative weight) write `max`.",
         json_schema_extra={"shape": "a mapping from metric to number"},
     )
     rows: Rows = Field(

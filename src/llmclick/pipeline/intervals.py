@@ -49,8 +49,9 @@ def paired_interval(differences: Sequence[float], prompts: Sequence[Hashable], s
     """
     resampled = bootstrap_interval(differences, seed, prompts)
     flipped = signflip_interval(differences, seed, prompts)
-    wider = (flipped[0] < resampled[0], flipped[1] > resampled[1])
-    method = "sign-flip" if all(wider) else "both" if any(wider) else "bootstrap"
+    flips = flipped[0] < resampled[0] or flipped[1] > resampled[1]
+    draws = resampled[0] < flipped[0] or resampled[1] > flipped[1]
+    method = "both" if flips and draws else "sign-flip" if flips else "bootstrap"
     return Interval(min(resampled[0], flipped[0]), max(resampled[1], flipped[1]), method)
 
 

@@ -21,6 +21,7 @@ from llmclick.data.sources import Rows, read_rows
 from llmclick.errors import InputError, Problem
 from llmclick.pipeline.data import Dataset
 from llmclick.pipeline.fingerprint import data_inputs, differences, fingerprint, reward_inputs, train_inputs, validate_inputs
+from llmclick.pipeline.intervals import FEWEST
 from llmclick.pipeline.stage import (
     MANIFEST,
     SNAPSHOTS,
@@ -344,10 +345,21 @@ def preflight(config: Any, stages: Sequence[str] | None = None, *, plan: Plan | 
         source=source,
         tokenizer=tokenizer,
         dataset=dataset,
-        notices=tuple(dataset.notices) if dataset is not None else (),
+        notices=(*dataset.notices, *_too_few_for_a_gain(config, dataset)) if dataset is not None else (),
         disk=disk,
         total_steps=steps_of(config, training_rows(plan, dataset)),
     )
+
+
+def _too_few_for_a_gain(config: Any, dataset: Dataset) -> list[str]:
+    """A gain that no held-out answers could pass is worth knowing before the hours of training."""
+    prompts = len({prompt.ids for prompt in dataset.validation[: config.validation.rows]})
+    if not config.validation.gain or prompts >= FEWEST:
+        return []
+    return [
+        f"{config.where('validation.gain')} validation.gain: {prompts} held-out prompts can pass no bound on a gain, it takes "
+        f"at least {FEWEST}: hold out more rows (data.validation)"
+    ]
 
 
 def _try_data(config: Any, read: Rows, source: Any, problems: list[Problem]) -> tuple[Any, Dataset | None]:
