@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,8 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a command will do. `inputs` and `fingerprints` are by stage, `stages` in order."""
+    """What a command will do. `inputs` and `fingerprints` are by stage, `stages` in order; `reward_files` are the files that
+    define the rewards, each with its SHA-256."""
 
     config: Any
     source: Any
@@ -65,6 +66,7 @@ class Plan:
     dataset_folder: Path
     stages: tuple[Planned, ...]
     notices: tuple[str, ...]
+    reward_files: Mapping[str, str] = field(default_factory=dict)
 
     def state(self, stage: str) -> str:
         """cached, run or skipped."""
@@ -132,7 +134,18 @@ def make_plan(config: Any, stages: Sequence[str] | None = None) -> Plan:
     if not (experiment / MANIFEST).exists():
         notices += neighbours(output, config.pipeline.name, experiment, inputs)
     return Plan(
-        config, source, rows, compute, inputs, prints, experiment, shared, dataset_folder, tuple(planned), tuple(notices)
+        config,
+        source,
+        rows,
+        compute,
+        inputs,
+        prints,
+        experiment,
+        shared,
+        dataset_folder,
+        tuple(planned),
+        tuple(notices),
+        reward_files(config),
     )
 
 
@@ -492,6 +505,13 @@ def steps_of(config: Any, rows: int) -> int:
         iterations=config.method.iterations,
         max_steps=training.max_steps,
     )
+
+
+def reward_files(config: Any) -> dict[str, str]:
+    """The files that define the config's rewards, each with its SHA-256."""
+    from llmclick.rewards.source import source_files
+
+    return source_files(config.method.reward, config.pipeline.imports)
 
 
 def resolve_model(config: Any, *, convert: bool) -> Any:

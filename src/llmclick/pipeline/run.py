@@ -33,6 +33,7 @@ from llmclick.pipeline.stage import (
     write_json,
     write_manifest,
 )
+from llmclick.pipeline.unchanged import check_stage_inputs
 from llmclick.tracking.files import is_full, remove_leftovers, write_atomic
 
 PAGE = "report.html"
@@ -184,6 +185,7 @@ def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: An
         if finished:
             _link_data(plan)
             return {"state": "cached", "seconds": 0.0, "why": f"finished by another process meanwhile: {words}"}
+        check_stage_inputs(stage, plan)
         console.stage(stage, why)
         began = time.perf_counter()
         with _full_disk():
@@ -260,6 +262,7 @@ def _job(stage: str, plan: Plan, checked: Preflight, console: Any, tracking: Any
         console=console,
         shared=plan.shared,
         tracking=tracking,
+        reward_files=plan.reward_files,
     )
 
 

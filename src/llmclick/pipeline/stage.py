@@ -31,7 +31,8 @@ class Job:
 
     `source` is the model on this machine, `experiment` the experiment's folder, `dataset_folder` where the data stage wrote,
     `fingerprint` that of the stage itself, `fingerprints` those of all stages, `shared` the folder of what several experiments
-    share, `tracking` the open tracker of the config, if it has one.
+    share, `tracking` the open tracker of the config, if it has one, `reward_files` the SHA-256 of the files that define the
+    rewards, as they were when the run was planned.
     """
 
     config: Any
@@ -44,6 +45,7 @@ class Job:
     console: Any
     shared: Path
     tracking: Any = None
+    reward_files: Mapping[str, str] | None = None
 
     def fingerprint_of(self, stage: str) -> str:
         """The fingerprint of a stage of this experiment."""

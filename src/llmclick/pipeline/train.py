@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ def train(job: Job) -> dict[str, Any]:
     prepare_process()
     with contextlib.ExitStack() as stack:
         should_stop = stack.enter_context(deferred(job.console.notice))
-        scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice))
+        scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice, job.reward_files))
         with job.console.progress("loading the model", None):
             training = build_training(job, scorer, should_stop)
         resumed = training.journal.resume(training)
@@ -192,8 +192,10 @@ def build_training(job: Job, scorer: Scorer, should_stop: Callable[[], bool]) ->
     )
 
 
-def make_scorer(config: Config, log: Path | None, notify: Callable[[str], None]) -> Scorer:
-    """The config's rewards, ready to score. What they print goes to `log`."""
+def make_scorer(
+    config: Config, log: Path | None, notify: Callable[[str], None], files: Mapping[str, str] | None = None
+) -> Scorer:
+    """The config's rewards, ready to score. What they print goes to `log`; `files` are those that defined them in the plan."""
     from llmclick.rewards.scoring import Scorer
 
     return Scorer(
@@ -203,6 +205,7 @@ def make_scorer(config: Config, log: Path | None, notify: Callable[[str], None])
         truncated=config.method.truncated,
         log=log,
         notify=notify,
+        files=files,
     )
 
 

@@ -46,7 +46,7 @@ def validate(job: Job) -> dict[str, Any]:
         prompts = prompts[: config.validation.rows]
     with contextlib.ExitStack() as stack:
         should_stop = stack.enter_context(deferred(job.console.notice))
-        scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice))
+        scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice, job.reward_files))
         base_file = job.shared / f"base-{_key(base_inputs(job, prompts))[:12]}" / "answers.jsonl"
         base = _measured(base_file, len(prompts), lambda: answers(job, job.source, prompts, scorer, "base model", should_stop))
         checkpoint = checkpoint_source(job.experiment)

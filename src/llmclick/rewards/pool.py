@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from llmclick.errors import Problem, RewardError
 from llmclick.rewards.calls import Outcome
+from llmclick.rewards.source import check_unchanged
 
 #: Worker processes at most.
 WORKERS = min(4, os.cpu_count() or 1)
@@ -58,7 +59,11 @@ class _Worker:
 
 
 class Pool:
-    """Runs jobs in workers that all know the same rewards. Workers start when they are needed and stay until `close`."""
+    """Runs jobs in workers that all know the same rewards. Workers start when they are needed and stay until `close`.
+
+    `files` holds the SHA-256 of the files that define the rewards; a worker that finds other bytes there ends the run with
+    RewardError.
+    """
 
     def __init__(
         self,
@@ -66,8 +71,10 @@ class Pool:
         imports: Sequence[Path],
         modules: Sequence[tuple[str, str]],
         log: Path | None,
+        files: Mapping[str, str],
     ) -> None:
         self._start = {
+            "files": dict(files),
             "specs": list(specs),
             "imports": [str(path.resolve()) for path in imports],
             "modules": list(modules),
@@ -179,6 +186,8 @@ class Pool:
         for line in lines:
             worker.since = time.monotonic()
             answer = json.loads(line.decode("utf-8", "surrogatepass"))
+            if "changed" in answer:
+                check_unchanged(answer["changed"])
             if "refused" in answer:
                 raise RewardError(_no_start("the worker could not load the rewards", answer["refused"]))
             if not worker.ready:

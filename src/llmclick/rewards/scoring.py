@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +16,7 @@ from llmclick.rewards import REWARDS, Reward
 from llmclick.rewards.calls import CONTAINED, Outcome, call, call_right
 from llmclick.rewards.imports import LOADED, METHOD_MODULE, load_imports
 from llmclick.rewards.pool import Job, Pool
+from llmclick.rewards.source import changed_files, check_unchanged, source_files
 from llmclick.rewards.validate import Spec, check_specs, completed
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ class _EnoughError(Exception):
 class Scorer:
     """The rewards of a config, ready to score; a context manager that ends its workers.
 
-    Raises InputError if a reward is unknown or its params cannot work.
+    `files` is what `source_files` gave when the run was planned (default: what it gives now). Raises InputError if a reward is
+    unknown or its params cannot work, RewardError if one of those files is no longer what it was.
     """
 
     def __init__(
@@ -142,6 +144,7 @@ class Scorer:
         truncated: str = "score",
         log: Path | None = None,
         notify: Callable[[str], None] = lambda text: None,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         load_imports(imports)
         problems = check_specs(specs, lambda key: "")
@@ -156,7 +159,11 @@ class Scorer:
         self._failing = _Failing()
         named = [{"name": bound.spec.name, "params": bound.params} for bound in self._bound]
         paths = [Path(path) for path in imports]
-        self._pool = Pool(named, paths, _modules(self._bound, paths), log)
+        if files is None:
+            files = source_files(specs, imports)
+        else:
+            check_unchanged(changed_files(files))
+        self._pool = Pool(named, paths, _modules(self._bound, paths), log, files)
 
     def __enter__(self) -> Scorer:
         return self

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from llmclick.errors import Problem, RewardError
 from llmclick.rewards import REWARDS
 from llmclick.rewards.imports import LOADED, belongs_to, imported_names, load_imports
 from llmclick.rewards.validate import NamedSpec
@@ -21,14 +22,51 @@ def source_hash(specs: Sequence[NamedSpec], imports: Sequence[str | Path]) -> di
     wrapper. Raises InputError if a file of `imports` cannot be loaded.
     """
     load_imports(imports)
-    return {spec.name: _hash(spec.name, imports) for spec in specs}
+    return {spec.name: _digest(*_files(spec.name, imports)) for spec in specs}
 
 
-def _hash(name: str, imports: Sequence[str | Path]) -> str:
+def source_files(specs: Sequence[NamedSpec], imports: Sequence[str | Path]) -> dict[str, str]:
+    """SHA-256 by path of every file that `source_hash` counts. Each worker reads these files once more when it starts, so a
+    run keeps this to know that they are still what its fingerprint says. Raises InputError as `source_hash` does."""
+    load_imports(imports)
+    found = {file for spec in specs for file in _files(spec.name, imports)[0]}
+    return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(found)}
+
+
+def changed_files(files: Mapping[str, str]) -> list[str]:
+    """Which of the files that `source_files` named have other bytes by now, or are gone."""
+    return [path for path, digest in files.items() if _sha256(Path(path)) != digest]
+
+
+def check_unchanged(changed: Iterable[str]) -> None:
+    """Raises RewardError if any file changed: scores from the new text must not stand under the old one's fingerprint."""
+    problems = [
+        Problem(
+            where=path,
+            key="method.reward",
+            why="the file was edited or removed after this run had read it: what is scored next would be another reward's",
+            write="put the file back as it was, and the same command continues; as it is now, the same command begins another "
+            "experiment",
+        )
+        for path in changed
+    ]
+    if problems:
+        raise RewardError(problems)
+
+
+def _sha256(file: Path) -> str | None:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _files(name: str, imports: Sequence[str | Path]) -> tuple[set[Path], Path]:
+    """The files that a reward's score depends on, and the folder of the one that defines it."""
     entry = REWARDS.get(name)
     file = Path(entry.file).resolve()
     if entry.shipped:
-        return _digest(_shipped_files(file), file.parent)
+        return _shipped_files(file), file.parent
     files = {file} if file.is_file() else set()
     for path in map(Path, imports):
         loaded = LOADED.get(path.resolve())
@@ -36,7 +74,7 @@ def _hash(name: str, imports: Sequence[str | Path]) -> str:
             files |= {loaded.path, *loaded.siblings}
     if len(files) == 1:
         files |= {other for other in _beside(file) if belongs_to(other, file.parent)}
-    return _digest(files, file.parent)
+    return files, file.parent
 
 
 def _digest(files: set[Path], folder: Path) -> str:

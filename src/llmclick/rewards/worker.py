@@ -23,6 +23,7 @@ from llmclick.registry import Entry
 from llmclick.rewards import REWARDS, Reward
 from llmclick.rewards.calls import Outcome, call, call_right
 from llmclick.rewards.imports import load_imports, own_traceback
+from llmclick.rewards.source import changed_files
 
 
 def main(read: int, write: int) -> None:
@@ -33,13 +34,19 @@ def main(read: int, write: int) -> None:
     start = _object(requests.readline())
     _follow_parent(start["parent"], start["main_thread"])
     _limit_memory(start["memory"])
+    refused = ""
     try:
         bound = _bind(start)
     except InputError as error:
-        _send(write, {"refused": str(error)})
-        return
+        refused = str(error)
     except BaseException as error:
-        _send(write, {"refused": own_traceback(error)})
+        refused = own_traceback(error)
+    # After the import: whatever was read before this moment has the bytes that the run was planned with.
+    if changed := changed_files(start["files"]):
+        _send(write, {"changed": changed})
+        return
+    if refused:
+        _send(write, {"refused": refused})
         return
     _send(write, {"ready": True})
     me = os.getpid()
