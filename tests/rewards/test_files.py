@@ -1,5 +1,6 @@
 """A user's files, names and params as a config gives them, and the source that a stage's identity depends on."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -234,3 +235,20 @@ def test_rewards_import_neither_torch_nor_pydantic():
     heavy = ("torch", "pydantic", "sympy", "numpy")
     code = f"import sys, llmclick.rewards.scoring, llmclick.rewards.worker; print([m for m in {heavy} if m in sys.modules])"
     assert python(code, ROOT) == "[]"
+
+
+def test_the_text_of_a_file_runs_and_not_an_older_cached_one(tmp_path, monkeypatch):
+    """An edit of one digit within the second that the file was last read: the new digit scores, as the hash says."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    file = write(tmp_path / "digit.py", reward("digit", "return 0.1"))
+    code = f"""
+from llmclick.rewards.scoring import Scorer, ToScore
+from tests.rewards.specs import Spec
+with Scorer([Spec("digit")], [{str(file)!r}]) as scorer:
+    print(scorer.score([ToScore("", {{}}, "r:1", False)])[0].total)
+"""
+    assert python(code, ROOT) == "0.1"
+    before = file.stat()
+    write(file, reward("digit", "return 0.2"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert python(code, ROOT) == "0.2"

@@ -28,6 +28,12 @@ class Outcome:
     detail: str = ""
     completion: str = ""  # of a trial with a right answer: what was tried
 
+    @property
+    def brief(self) -> str:
+        """`detail` on one line: what happened, and the last line of what was written about it."""
+        first, *rest = self.detail.strip().splitlines() or [""]
+        return f"{first} {rest[-1].strip()}" if rest else first
+
 
 def call(reward: Reward, completion: str, row: dict[str, Any], params: dict[str, Any]) -> Outcome:
     """Calls a reward and never raises, KeyboardInterrupt aside."""

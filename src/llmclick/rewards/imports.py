@@ -7,11 +7,14 @@ import hashlib
 import importlib
 import importlib.machinery
 import importlib.util
+import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 from llmclick.errors import InputError, Problem
 from llmclick.rewards import REWARDS
@@ -20,6 +23,8 @@ from llmclick.rewards import REWARDS
 METHOD_MODULE = "llmclick.modeling.llm.methods.grpo"
 
 _HERE = Path(__file__).parent
+_PREFIX = "llmclick_user_"
+_FILES = "LLMCLICK_USER_FILES"  # the environment's {module: file}, for the children of a process that loaded them
 
 
 @dataclass(frozen=True)
@@ -98,18 +103,17 @@ def _load(path: Path, where: str) -> list[Problem]:
                 write="name an existing Python file, relative to the folder that you run in",
             )
         ]
-    name = f"llmclick_user_{hashlib.sha256(str(real).encode('utf-8', 'surrogatepass')).hexdigest()[:12]}_{real.stem}"
+    name = f"{_PREFIX}{hashlib.sha256(str(real).encode('utf-8', 'surrogatepass')).hexdigest()[:12]}_{real.stem}"
     before, modules = {entry.name: entry for entry in REWARDS}, set(sys.modules)
     folder = str(real.parent)
     if folder not in sys.path:
         # Last: a user's math.py or json.py must not stand before the library's.
         sys.path.append(folder)
     importlib.invalidate_caches()
-    spec = importlib.util.spec_from_loader(name, importlib.machinery.SourceFileLoader(name, str(real)), origin=str(real))
-    assert spec is not None
+    os.environ[_FILES] = json.dumps(_files() | {name: str(real)})
+    spec = _spec(name, str(real))
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    module.__file__ = str(real)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -127,6 +131,44 @@ def _load(path: Path, where: str) -> list[Problem]:
     siblings = _statically_imported(real) | {file.resolve() for file in brought if belongs_to(file, real.parent)}
     LOADED[real] = Loaded(real, names, tuple(sorted(siblings - {real})))
     return []
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Compiles the file as it is. A cached .pyc is told by size and whole seconds, so it may be of a text before this one."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+class _Finder:
+    """Finds the user's files under the names that they are loaded as, in a process that did not load them.
+
+    A function that a reward hands to `multiprocessing` travels as its module's name. Children by `spawn` and `forkserver`
+    start empty, import the main module of the worker and with it this one, and look that name up.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        file = _files().get(name) if name.startswith(_PREFIX) else None
+        return None if file is None else _spec(name, file)
+
+
+def _files() -> dict[str, str]:
+    try:
+        found = json.loads(os.environ.get(_FILES, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _spec(name: str, file: str) -> importlib.machinery.ModuleSpec:
+    spec = importlib.util.spec_from_file_location(name, file, loader=_Loader(name, file))
+    assert spec is not None
+    return spec
+
+
+if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    sys.meta_path.append(_Finder())
 
 
 def _refused(path: Path, error: BaseException, where: str) -> Problem:

@@ -32,6 +32,8 @@ _ANOTHER_AFTER = 0.1  # seconds of waiting before one more worker starts
 _WINDOW = 64  # calls that one worker is ahead
 _WINDOW_BYTES = 1 << 18
 _LOOK = 0.1  # seconds between looks at whether a silent worker still lives
+_HEARD = 4096  # bytes of a worker's standard error that are kept to be shown
+_SHOWN = 12  # lines of it that are shown
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,21 @@ class _Worker:
     process: subprocess.Popen[bytes]
     to: int
     back: int
+    error: int
     since: float
     ready: bool = False
     ready_at: float = 0.0
     outbox: bytearray = field(default_factory=bytearray)
     inbox: bytearray = field(default_factory=bytearray)
     doing: deque[int] = field(default_factory=deque)
+    heard: bytes = b""  # the end of its standard error since the last answers came
+    heard_before: bytes = b""
 
 
 class Pool:
     """Runs jobs in workers that all know the same rewards. Workers start when they are needed and stay until `close`.
+
+    What a worker and its children write goes to `log`; the end of what they wrote on standard error is shown with a failure.
 
     `files` holds the SHA-256 of the files that define the rewards; a worker that finds other bytes there ends the run with
     RewardError.
@@ -107,6 +114,8 @@ class Pool:
                 for worker in self._workers:
                     self._fill(worker, waiting, jobs, encoded)
                 self._exchange(jobs, settle, waiting)
+            for worker in self._workers:
+                self._listen(worker)
         except BaseException:
             self.close()
             raise
@@ -155,6 +164,8 @@ class Pool:
             if key.fd == worker.to:
                 with contextlib.suppress(BlockingIOError, BrokenPipeError):
                     del worker.outbox[: os.write(worker.to, bytes(worker.outbox[:_WINDOW_BYTES]))]
+            elif key.fd == worker.error:
+                self._listen(worker)
             elif not self._read(worker, settle):
                 ended.add(worker.back)
         now = time.monotonic()
@@ -162,10 +173,11 @@ class Pool:
             if worker.back in ended or worker.process.poll() is not None:
                 while self._read(worker, settle):
                     pass
-                self._lost(worker, Outcome(failure="died", detail=_death(worker.process)), settle, waiting)
+                self._lost(worker, Outcome(failure="died", detail=self._told(worker, _death(worker.process))), settle, waiting)
             elif now >= self._deadline(worker, jobs):
                 seconds = jobs[worker.doing[0]].timeout if worker.doing else START_SECONDS
-                self._lost(worker, Outcome(failure="timeout", detail=f"it took over {seconds:g} s"), settle, waiting)
+                told = self._told(worker, f"it took over {seconds:g} s")
+                self._lost(worker, Outcome(failure="timeout", detail=told), settle, waiting)
 
     def _deadline(self, worker: _Worker, jobs: Sequence[Job]) -> float:
         if not worker.ready:
@@ -183,6 +195,7 @@ class Pool:
         worker.inbox += data
         *lines, rest = worker.inbox.split(b"\n")
         worker.inbox = bytearray(rest)
+        self._listen(worker)
         for line in lines:
             worker.since = time.monotonic()
             answer = json.loads(line.decode("utf-8", "surrogatepass"))
@@ -193,8 +206,33 @@ class Pool:
             if not worker.ready:
                 worker.ready, worker.ready_at = True, worker.since
                 continue
-            settle(worker.doing.popleft(), Outcome(answer["v"], answer["f"], answer["d"], answer["c"]))
+            detail = self._told(worker, answer["d"], before=False) if answer["f"] == "error" else answer["d"]
+            settle(worker.doing.popleft(), Outcome(answer["v"], answer["f"], detail, answer["c"]))
+        if lines:
+            worker.heard, worker.heard_before = b"", worker.heard or worker.heard_before
         return True
+
+    def _listen(self, worker: _Worker) -> None:
+        """Takes in what the worker and its children wrote on standard error."""
+        try:
+            data = os.read(worker.error, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:  # all who could write are gone or closed it
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(worker.error)
+            return
+        worker.heard = (worker.heard + data)[-_HEARD:]
+        if self._log is not None:
+            with contextlib.suppress(OSError), open(self._log, "ab") as log:
+                log.write(data)
+
+    def _told(self, worker: _Worker, what: str, before: bool = True) -> str:
+        """What happened, and the end of what was written on standard error meanwhile; or, with `before`, not long before."""
+        self._listen(worker)
+        heard = worker.heard or (worker.heard_before if before else b"")
+        lines = heard.decode("utf-8", "replace").rstrip().splitlines()[-_SHOWN:]
+        return what + "".join(["; the end of its standard error:", *(f"\n  {line}" for line in lines)]) if lines else what
 
     def _lost(self, worker: _Worker, outcome: Outcome, settle: Callable[[int, Outcome], None], waiting: deque[int]) -> None:
         """The call that a worker was in fails; those behind it go back to the front of the queue."""
@@ -210,6 +248,7 @@ class Pool:
     def _new_worker(self) -> None:
         theirs_in, to = os.pipe()
         back, theirs_out = os.pipe()
+        error, their_error = os.pipe()
         log: IO[bytes] | int = subprocess.DEVNULL
         if self._log is not None:
             self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -219,7 +258,7 @@ class Pool:
                 [sys.executable, "-P", "-m", "llmclick.rewards.worker", str(theirs_in), str(theirs_out)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=log,
+                stderr=their_error,
                 pass_fds=(theirs_in, theirs_out),
                 start_new_session=True,  # a Ctrl-C is for the run, and what a reward starts ends with it
                 env={**os.environ, "PYTHONHASHSEED": "0"},
@@ -227,11 +266,12 @@ class Pool:
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
+            os.close(their_error)
             if not isinstance(log, int):
                 log.close()
-        for end in (to, back):
+        for end in (to, back, error):
             os.set_blocking(end, False)
-        worker = _Worker(process, to, back, time.monotonic())
+        worker = _Worker(process, to, back, error, time.monotonic())
         here = {
             "parent": os.getpid(),
             "main_thread": threading.current_thread() is threading.main_thread(),
@@ -240,13 +280,15 @@ class Pool:
         worker.outbox += _json({**self._start, **here}).encode("utf-8", "surrogatepass") + b"\n"
         self._workers.append(worker)
         self._selector.register(back, selectors.EVENT_READ, worker)
+        self._selector.register(error, selectors.EVENT_READ, worker)
         self._watch(worker)
 
     def _end(self, worker: _Worker) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.process.pid, signal.SIGKILL)
         worker.process.wait()
-        for end in (worker.to, worker.back):
+        self._listen(worker)
+        for end in (worker.to, worker.back, worker.error):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(end)
             os.close(end)

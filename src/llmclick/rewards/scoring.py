@@ -200,7 +200,7 @@ class Scorer:
             if outcome.failure == "error" and bound.spec.on_error != "zero":
                 raise RewardError(_failed(bound.spec.name, item.where, jobs[number].completion, outcome.detail))
             if outcome.failure in CONTAINED:
-                self._notify(f"reward {bound.spec.name}, {item.where}: {outcome.detail}; this completion scores 0")
+                self._notify(f"reward {bound.spec.name}, {item.where}: {outcome.brief}; this completion scores 0")
                 failing.add(at)
                 if found := self._failing.too_many(failing, len(items)):
                     raise RewardError(_too_many(bound, item, *found, jobs[number].completion, outcome.detail))
