@@ -406,6 +406,41 @@ def test_a_value_that_cannot_work_says_why_and_what_to_write(folder, override, w
     assert problem.where == f"--set {override}"
 
 
+HUB = "{name: huggingface, dataset: ./model, split: "
+
+
+@pytest.mark.parametrize(
+    ("split", "write"),
+    [
+        ("'train[:4]'", "split: train with limit: 4"),
+        ("'train[ :120 ]'", "split: train with limit: 120"),
+        ("'test[10:20]'", "split: test with limit: N"),
+        ("'train[:10%]'", "split: train with limit: N"),
+        ("train+test", "a source for each split"),
+    ],
+)
+def test_a_slice_of_a_split_is_refused_with_the_limit_to_write(folder, split, write):
+    """The datasets library's slices are said in llmclick's own keys; the whole split is taken as before."""
+    text = BASE.replace("- name: local_jsonl\n      path: rows.jsonl", f"- {HUB}{split}}}")
+    problem = one(text)
+    assert (problem.where, problem.key) == ("c.yaml:8", "data.sources.0.split")
+    assert write in problem.write
+
+
+def test_a_column_is_left_out_by_null(folder):
+    """`fields: {raw: null}` reaches the source as it is written."""
+    loaded = load(BASE.replace("path: rows.jsonl", "path: rows.jsonl\n      fields: {raw: null, prompt: q}"))
+    assert loaded.data.sources[0].fields == {"raw": None, "prompt": "q"}
+
+
+def test_one_data_file_is_a_source_and_another_file_is_not(folder):
+    """`dataset: ./rows.jsonl` is read; a text file is refused with the endings that are."""
+    text = BASE.replace("- name: local_jsonl\n      path: rows.jsonl", "- {name: huggingface, dataset: ./rows.jsonl}")
+    assert load(text).data.sources[0].is_file
+    Path("notes.txt").write_text("x")
+    assert ".parquet" in one(text.replace("rows.jsonl", "notes.txt")).write
+
+
 # ---- cross checks
 
 

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmclick.data.rows import canonical, check_prompt, content_hash, identify, read_jsonl, rename, shorten
+from llmclick.data.fields import rename
+from llmclick.data.problems import shorten
+from llmclick.data.rows import canonical, check_prompt, content_hash, identify, read_jsonl
 from llmclick.errors import Problem
 
 ROW = b'{"prompt": "a", "answer": 1}'

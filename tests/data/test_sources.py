@@ -10,7 +10,8 @@ import pytest
 
 from llmclick.config.sources import HuggingFace, LocalJsonl, ReasoningGym
 from llmclick.data.rows import identify
-from llmclick.data.sources import json_value, read_source, read_sources
+from llmclick.data.sources import read_source, read_sources
+from llmclick.data.tables import json_value
 
 COMMIT = "740312add88f781978c0658806c59bc2815b9866"
 
@@ -93,7 +94,8 @@ def folder_with(tmp_path: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["parquet", "json", "jsonl", "csv"])
 def test_a_local_folder_gives_the_same_rows_in_every_format(tmp_path: Path, kind: str) -> None:
-    """Parquet, JSON and JSONL give the rows as written; a CSV's digits are numbers, because it has no types."""
+    """Parquet, JSON and JSONL give the rows as written; a CSV's digits are numbers, because it has no types. A row's place is
+    its line, and in Parquet and a JSON list its number."""
     folder = folder_with(tmp_path, kind)
     spec = HuggingFace(name="huggingface", dataset=str(folder), fields={"prompt": "question"})
     read = read_source(spec, "c:1")
@@ -101,7 +103,7 @@ def test_a_local_folder_gives_the_same_rows_in_every_format(tmp_path: Path, kind
     answers = [2, 4] if kind == "csv" else ["2", "4"]
     expected = [{"answer": a, "n": n, "prompt": p} for a, n, p in zip(answers, [1, 2], ["1+1?", "2+2?"], strict=True)]
     assert [data for data, _ in read.pairs] == expected
-    assert [where for _, where in read.pairs] == [f"{folder}/train:1", f"{folder}/train:2"]
+    assert [where for _, where in read.pairs] == [f"{folder}/train.{kind}:{n}" for n in ((2, 3) if kind == "csv" else (1, 2))]
 
 
 def test_a_changed_folder_is_read_again(tmp_path: Path) -> None:
@@ -166,7 +168,7 @@ def test_a_hub_dataset_is_read_from_its_commit(tmp_path: Path, monkeypatch: pyte
     read = read_source(spec, "c:1")
     assert read.problems == []
     assert asked == [("openai/gsm8k", "dataset", COMMIT)]
-    assert [where for _, where in read.pairs] == ["openai/gsm8k/train:1", "openai/gsm8k/train:2"]
+    assert [where for _, where in read.pairs] == ["openai/gsm8k/main/train.jsonl:1", "openai/gsm8k/main/train.jsonl:2"]
 
 
 def test_values_become_json_values() -> None:

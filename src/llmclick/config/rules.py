@@ -277,13 +277,13 @@ def source_revisions(facts: Facts) -> Iterator[Problem | str]:
             continue
         name, revision = source.dataset, source.revision
         if source.is_folder:
-            if not Path(name).expanduser().is_dir():
+            if not source.is_file and not Path(name).expanduser().is_dir():
                 path = Path(name).expanduser().absolute()
-                why = f"{path} is a file" if path.exists() else f"there is no folder {path}"
-                write = "write an existing folder, or owner/name for a data set of the Hub (a single file: local_jsonl)"
+                why = f"{path} is a file, and not of a kind that is read" if path.exists() else f"there is no folder {path}"
+                write = "write an existing folder, one file (.parquet, .csv, .tsv, .json, .jsonl), or owner/name of the Hub"
                 yield facts.problem(f"{key}.dataset", why, write, name)
             if revision is not None:
-                yield _no_effect(facts, f"{key}.revision", "folder")
+                yield _no_effect(facts, f"{key}.revision", "file" if source.is_file else "folder")
         elif not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name):
             why = f"there is no folder {Path(name).absolute()}, and a data set of the Hub is named owner/name"
             yield facts.problem(f"{key}.dataset", why, "write an existing folder, or owner/name", name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from llmclick.config.checks import Text, UserPath, looks_like_path
+from llmclick.config.checks import Text, UserPath, looks_like_path, refuse
 from llmclick.config.methods import Section
 
 SOURCE_CONFIGS: dict[str, type[SourceConfig]] = {}
@@ -22,10 +24,11 @@ class SourceConfig(Section):
         default=None,
         description="Takes the first so many rows of this source, before rows are held out. Left out, all rows count.",
     )
-    fields: dict[str, Text] = Field(
+    fields: dict[str, Text | None] = Field(
         default_factory=dict,
         description="Renames keys of the source's rows: `fields: {prompt: question}` makes `prompt` from the source's "
-        "`question`. All other keys stay as they are.",
+        "`question`. Dots read inside a value, `{answer: reward_model.ground_truth}` or `{prompt: messages.0.content}`, and "
+        "`{image: null}` leaves a column out. All other keys stay as they are.",
     )
 
 
@@ -42,39 +45,70 @@ def source_config(name: str) -> Callable[[C], C]:
     return enter
 
 
+def _split(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    sliced = re.fullmatch(r"\s*([^\[\]]*)\[(.*)\]\s*", value)
+    if sliced:
+        first = re.fullmatch(r":(\d+)", sliced[2].replace(" ", ""))
+        count = first[1] if first and int(first[1]) else "N"
+        why = "a split is named as a whole" if first else "a split is named as a whole, and limit takes its first rows"
+        refuse(why, f"write split: {sliced[1].strip() or 'train'} with limit: {count} beside it")
+    if "+" in value:
+        refuse("a source has one split", "write a source for each split, one after the other in data.sources")
+    return value
+
+
 @source_config("local_jsonl")
 class LocalJsonl(SourceConfig):
     """Rows of a local file, one JSON object a line."""
 
     path: UserPath = Field(
-        description="The file with the rows, one JSON object a line, in UTF-8. A relative path is relative to the working "
-        "directory.",
+        description="The file with the rows, one JSON object a line, in UTF-8, as it is or compressed (gzip, bzip2, xz). A "
+        "relative path is relative to the working directory.",
         json_schema_extra={"hint": "samples/llm_grpo.jsonl"},
     )
 
 
 @source_config("huggingface")
 class HuggingFace(SourceConfig):
-    """Rows of a data set of the Hugging Face Hub, or of a local folder that the datasets library reads."""
+    """Rows of a data set of the Hugging Face Hub, of a local folder, or of one file: Parquet, CSV, TSV, JSON or JSON lines.
+
+    What stands in the file is what the reward gets. A CSV's cell is text; a column whose every cell is written as a number is
+    (`7`, `1.5`, but `007` and `1.50` leave a column text) holds numbers; an empty cell is null. A file of a folder that belongs
+    to no split is refused.
+    """
 
     dataset: Text = Field(
-        description="The Hub's data set, `owner/name`, or a local folder (a name that exists or starts with `.`, `/` or `~`).",
+        description="The Hub's data set, `owner/name`, or a local folder or file (a name that exists or starts with `.`, `/` "
+        "or `~`).",
         json_schema_extra={"hint": "openai/gsm8k"},
     )
     subset: Text | None = Field(
         default=None, description="The data set's configuration, for one that has several (GSM8K: `main`)."
     )
-    split: Text = Field(default="train", description="Which split's rows are read.")
+    split: Annotated[Text, BeforeValidator(_split)] = Field(
+        default="train",
+        description="Which split's rows are read, all of them or the first `limit`. A single file has no splits.",
+    )
     revision: Text | None = Field(
         default=None,
         description="The full 40-character commit of the Hub's data set, so that the rows cannot change under a config. "
-        "Required for the Hub, without effect beside a folder.",
+        "Required for the Hub, without effect beside a folder or file.",
     )
 
     @property
     def is_folder(self) -> bool:
-        """Whether `dataset` means a local folder and not the Hub."""
+        """Whether `dataset` means a local folder or file and not the Hub."""
         return looks_like_path(self.dataset)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether `dataset` is one local data file."""
+        from llmclick.data.files import is_data_file
+
+        path = Path(self.dataset).expanduser()
+        return is_data_file(path) and path.is_file()
 
 
 @source_config("reasoning_gym")

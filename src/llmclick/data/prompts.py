@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmclick.data.rows import SHOWN, Row, content_text, shorten
+from llmclick.data.problems import SHOWN, fold, named, shorten
+from llmclick.data.rows import Row, content_text
 from llmclick.errors import Problem
 
 _ABSURD = 10_000_000
@@ -91,7 +92,7 @@ def render(
             problems.append(result)
         else:
             whole.append(result)
-    out.problems = _once(problems)
+    out.problems = shorten(fold(problems), "rows")
     if not template:
         out.notices.append("the tokenizer has no chat template (a base model): text prompts are given to the model as they are")
     out.notices += _about_text(whole, tokenizer, template, max_new_tokens)
@@ -150,33 +151,11 @@ def _message(error: Exception) -> str:
     return lines[0][:300] if lines else type(error).__name__
 
 
-def _once(problems: Sequence[Problem]) -> list[Problem]:
-    """Problems that differ only in their row become one that names the first rows."""
-    groups: dict[tuple[str, str, str, str], list[Problem]] = {}
-    for problem in problems:
-        groups.setdefault((problem.key, problem.given, problem.why, problem.write), []).append(problem)
-    merged = []
-    for group in groups.values():
-        first = group[0]
-        if len(group) == 1:
-            merged.append(first)
-            continue
-        places = _list([problem.where for problem in group[1:]], 5)
-        why = f"{first.why} (also {places}; {len(group)} rows)"
-        merged.append(Problem(first.where, first.key, why, first.write, first.given))
-    return shorten(merged, "rows")
-
-
-def _list(items: Sequence[str], shown: int = SHOWN) -> str:
-    more = f" and {len(items) - shown} more" if len(items) > shown else ""
-    return ", ".join(items[:shown]) + more
-
-
 def _too_long(long: Sequence[Prompt], rows: int, max_new_tokens: int, max_length: int, context: int | None) -> Problem:
     """One problem for all rows that do not fit: rows, lengths, both limits, and the number that would do."""
     longest = max(len(prompt.ids) for prompt in long)
     needed = longest + max_new_tokens
-    named = _list([f"{prompt.row.where} ({len(prompt.ids)} tokens)" for prompt in long])
+    rows_named = named([f"{prompt.row.where} ({len(prompt.ids)} tokens)" for prompt in long], SHOWN)
     limits = f"training.max_length {max_length}"
     if context is not None:
         limits += f", and the model's own limit is {context}"
@@ -189,7 +168,7 @@ def _too_long(long: Sequence[Prompt], rows: int, max_new_tokens: int, max_length
     return Problem(
         long[0].row.where,
         "training.max_length",
-        given=named,
+        given=rows_named,
         why=f"{len(long)} of {rows} rows do not fit: the prompt and method.max_new_tokens {max_new_tokens} "
         f"together are up to {needed} tokens; {limits}. Nothing is cut",
         write=", or ".join(remedies),
@@ -201,7 +180,7 @@ def _about_text(prompts: Sequence[Prompt], tokenizer: Any, template: bool, max_n
     special = [token for token in getattr(tokenizer, "all_special_tokens", []) if token]
     inside = [p for p in prompts if any(token in text for text in _texts(p.row) for token in special)]
     if inside:
-        rows = _list([prompt.row.where for prompt in inside], 3)
+        rows = named([prompt.row.where for prompt in inside])
         notices.append(f"{len(inside)} rows hold the text of a special token, which becomes that token: {rows}")
     if template and prompts and max_new_tokens < _FEW_TOKENS and _thinks(prompts[0].text, tokenizer):
         notices.append(

@@ -7,20 +7,21 @@ a number in one row and a text in the next stay what they are, and an absent key
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmclick.data.fields import conversation, keys_of, missing
+from llmclick.data.files import not_utf8, other_format, read_bytes
 from llmclick.errors import Problem
 
 ROLES = ("system", "developer", "user", "assistant")
-SHOWN = 20
-"""How many problems of one kind are shown before `and N more`."""
 
 _DEEPEST = 100
 _ONE_PER_LINE = 'one JSON object per line, for example {"prompt": "What is 9 plus 2?", "answer": "11"}'
@@ -60,30 +61,19 @@ def identify(pairs: Iterable[tuple[dict[str, Any], str]]) -> list[Row]:
     return rows
 
 
-def shorten(problems: Sequence[Problem], what: str, shown: int = SHOWN) -> list[Problem]:
-    """The first `shown` problems and one that counts the others."""
-    if len(problems) <= shown:
-        return list(problems)
-    rest = len(problems) - shown
-    more = Problem(
-        where=problems[shown].where,
-        key="",
-        why=f"and {rest} more {what} like these",
-        write="mend the ones above first; the others are then shown",
-    )
-    return [*problems[:shown], more]
-
-
 def read_jsonl(path: Path, shown_path: str, limit: int | None = None) -> tuple[list[tuple[dict[str, Any], str]], list[Problem]]:
     """The (data, where) pairs of a JSON lines file and everything that is wrong with its lines.
 
-    `limit` stops after that many rows; what follows is not looked at.
+    `limit` stops after that many rows; what follows is not looked at. A compressed file is unpacked.
     """
-    raw = path.read_bytes()
+    raw, problem = read_bytes(path, shown_path)
+    if problem is not None:
+        return [], [problem]
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return [], [Problem(shown_path, "", "the file is UTF-16; rows are read as UTF-8", "save the file as UTF-8")]
-    if raw.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-        return [], [Problem(shown_path, "", "the file is one JSON list; each row must be on a line of its own", _ONE_PER_LINE)]
+    problem = other_format(raw, path, shown_path) or _spread_over_lines(raw, shown_path)
+    if problem is not None:
+        return [], [problem]
     pairs: list[tuple[dict[str, Any], str]] = []
     problems: list[Problem] = []
     for number, line in enumerate(raw.split(b"\n"), start=1):
@@ -104,19 +94,34 @@ def read_jsonl(path: Path, shown_path: str, limit: int | None = None) -> tuple[l
     return pairs, problems
 
 
+def _spread_over_lines(raw: bytes, shown_path: str) -> Problem | None:
+    """Objects that are JSON, but printed over several lines each: one cause, however many lines there are."""
+    head = raw.lstrip(b"\xef\xbb\xbf \t\r\n")
+    first = head.partition(b"\n")[0].rstrip()
+    if not (first == b"{" or (first.startswith(b"{") and first.endswith((b",", b":", b"[", b"{")))):
+        return None
+    text = head.decode("utf-8", "replace")
+    try:
+        value, end = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str).raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or "\n" not in text[:end]:
+        return None
+    lists = [key for key, inside in value.items() if isinstance(inside, list) and inside and isinstance(inside[0], dict)]
+    if lists and not text[end:].strip():
+        why = f"the file is one object whose {lists[0]!r} is a list of objects; each row must be on a line of its own"
+        return Problem(shown_path, "", why, f"the objects of {lists[0]!r}, one on each line", keys_of(value)[:200])
+    why = "an object is spread over several lines; each row must be on a line of its own"
+    return Problem(shown_path, "", why, "each object on one line (`jq -c . FILE` does that)")
+
+
 def _decode(line: bytes, where: str) -> tuple[str, Problem | None]:
     """A line as text without byte order mark and without the whitespace at its end."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         column = len(line[: error.start].decode("utf-8", "replace")) + 1
-        return "", Problem(
-            where,
-            "",
-            given=f"byte 0x{line[error.start]:02x} at column {column}",
-            why="the line is not valid UTF-8",
-            write="save the file as UTF-8 (often it is Latin-1 or Windows-1252)",
-        )
+        return "", not_utf8(where, line[error.start], column)
     return text.lstrip("\ufeff").rstrip(" \t\r"), None
 
 
@@ -158,7 +163,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(name: str) -> float:
-    raise _BadRowError(f"{name} is no JSON value", "null, a number, or the text in quotes")
+    raise _BadRowError(f"{name} is not a JSON value", "null, a number, or the text in quotes")
 
 
 def _float(text: str) -> float:
@@ -223,60 +228,48 @@ def _kind(value: object) -> str:
     return "a list" if isinstance(value, list) else "an object" if isinstance(value, dict) else type(value).__name__
 
 
-def rename(data: dict[str, Any], fields: Mapping[str, str], where: str) -> tuple[dict[str, Any], Problem | None]:
-    """`data` with `fields` applied: {target: source} moves the value of `source` to `target`, all at once.
-
-    A source that the row lacks is refused, and so is a target that would overwrite a key which is not itself renamed.
-    """
-    if not fields:
-        return data, None
-    missing = [source for source in fields.values() if source not in data]
-    if missing:
-        return data, Problem(
-            where,
-            "fields",
-            given=f"the row's keys are {', '.join(map(repr, data)) or '(none)'}",
-            why=f"fields names {', '.join(map(repr, missing))}, which this row does not have",
-            write="fields: {target: source} with keys that every row has",
-        )
-    moved = set(fields.values())
-    kept = {key: value for key, value in data.items() if key not in moved}
-    taken = [target for target in fields if target in kept]
-    if taken:
-        return data, Problem(
-            where,
-            "fields",
-            given=f"the row's keys are {', '.join(map(repr, data))}",
-            why=f"the row already has {taken[0]!r}, which fields would overwrite with {fields[taken[0]]!r}",
-            write=f"a place for the old value too: {{{taken[0]}: {fields[taken[0]]}, old_{taken[0]}: {taken[0]}}}",
-        )
-    return {**kept, **{target: data[source] for target, source in fields.items()}}, None
-
-
 def check_prompt(data: Mapping[str, Any], where: str) -> Problem | None:
     """What is wrong with the row's `prompt`: absent, empty, of a wrong type, or malformed messages."""
     if "prompt" not in data:
-        keys = ", ".join(map(repr, data)) or "(none)"
-        return Problem(
-            where,
-            "prompt",
-            given=f"the row's keys are {keys}",
-            why="the row has no prompt",
-            write="a key `prompt`, or name the key that holds it: fields: {prompt: question}",
-        )
+        return Problem(where, "prompt", given=keys_of(data), why="the row has no prompt", write=missing(data, "prompt"))
     prompt = data["prompt"]
     if isinstance(prompt, str):
         if not prompt.strip():
             return Problem(where, "prompt", given=repr(prompt), why="the prompt is empty", write="what the model is asked")
-        return _check_text(prompt, where, "prompt")
+        return _check_not_messages(prompt, where) or _check_text(prompt, where, "prompt")
     if isinstance(prompt, list):
-        return _check_messages(prompt, where)
+        return _check_messages(prompt, where, conversation(data))
     return Problem(
         where,
         "prompt",
         given=_kind(prompt),
         why="a prompt is a text or a list of chat messages",
         write='"prompt": "..." or "prompt": [{"role": "user", "content": "..."}]',
+    )
+
+
+def _check_not_messages(prompt: str, where: str) -> Problem | None:
+    """A list of messages that was saved as text (by a CSV, or by dumping it twice) is not what the model should be asked."""
+    text = prompt.strip()
+    if not (text.startswith("[") and text.endswith("]") and "{" in text):
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+    if not (isinstance(value, list) and value and all(isinstance(one, dict) for one in value)):
+        return None
+    if not all({"role", "content"} <= one.keys() or {"from", "value"} <= one.keys() for one in value):
+        return None
+    return Problem(
+        where,
+        "prompt",
+        given=_excerpt(text, 0)[0],
+        why="the prompt is a text that holds a list of chat messages, and would be asked as one question",
+        write=f'the list itself in JSON lines, without quotes around it: "prompt": [{_MESSAGE}]; or the question as text',
     )
 
 
@@ -297,11 +290,11 @@ def _check_text(text: str, where: str, key: str) -> Problem | None:
 _MESSAGE = '{"role": "user", "content": "..."}'
 
 
-def _check_messages(messages: list[Any], where: str) -> Problem | None:
+def _check_messages(messages: list[Any], where: str, turns: dict[str, str] | None) -> Problem | None:
     if not messages:
         return Problem(where, "prompt", given="[]", why="a list of no messages", write=f'"prompt": [{_MESSAGE}]')
     for number, message in enumerate(messages):
-        problem = _check_message(message, where, f"prompt[{number}]")
+        problem = _check_message(message, where, f"prompt[{number}]", turns)
         if problem is not None:
             return problem
     last = messages[-1]["role"]
@@ -311,16 +304,25 @@ def _check_messages(messages: list[Any], where: str) -> Problem | None:
             f"prompt[{len(messages) - 1}]",
             given=f"role {last!r} in the last message",
             why="the model answers the last message, so that must be the user's; a started answer is not continued",
-            write="a last message of role user, and leave out the answer that the model has to find",
+            write="a last message of role user, and leave out the answer that the model has to find"
+            + (f"; for its question alone: fields: {_flow(turns)}" if turns and len(messages) <= 3 else ""),
         )
     return None
 
 
-def _check_message(message: Any, where: str, key: str) -> Problem | None:
+def _flow(fields: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{target}: {source}" for target, source in fields.items()) + "}"
+
+
+def _check_message(message: Any, where: str, key: str, turns: dict[str, str] | None = None) -> Problem | None:
     if not isinstance(message, dict):
         return Problem(where, key, given=_kind(message), why="a message is an object", write=_MESSAGE)
     if "role" not in message:
         given = f"keys {', '.join(map(repr, message)) or '(none)'}"
+        if "from" in message and turns:
+            why = "from/value messages of another format are not read; the message has no role"
+            write = f"{_MESSAGE}, or for the question alone: fields: {_flow(turns)}"
+            return Problem(where, key, given=given, why=why, write=write)
         hint = "from/value messages of another format are not read; " if "from" in message else ""
         return Problem(where, key, given=given, why=f"{hint}the message has no role", write=_MESSAGE)
     if message["role"] not in ROLES:

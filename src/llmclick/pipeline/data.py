@@ -57,7 +57,7 @@ def try_prepare(
     main = render(read.rows, tokenizer, **options)
     problems += main.problems
     seed = config.pipeline.seed
-    notices = list(main.notices)
+    notices = [*read.notices, *main.notices]
     if read.held_out is None:
         train, validation, more = _split_off(main, config, seed)
         skipped = {"skipped": len(main.skipped)}

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from llmclick.data.order import held_out_count, total_steps
-from llmclick.data.rows import Row, shorten
+from llmclick.data.problems import fold, shorten
+from llmclick.data.rows import Row
 from llmclick.data.sources import Rows, read_rows
 from llmclick.errors import InputError, Problem
 from llmclick.pipeline.data import Dataset
@@ -406,7 +407,7 @@ def try_rewards(config: Any, rows: Sequence[Row]) -> list[Problem]:
             log=None,
             notify=lambda text: None,
         ) as scorer:
-            return shorten(scorer.try_rows(rows), "rows")
+            return shorten(fold(scorer.try_rows(rows)), "problems")
     except InputError as error:
         return list(error.problems)
 
