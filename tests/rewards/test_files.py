@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+from ast import literal_eval
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from llmclick import REWARDS
 from llmclick.errors import InputError
 from llmclick.rewards.imports import load_imports
 from llmclick.rewards.scoring import Scorer, ToScore
-from llmclick.rewards.source import source_hash
+from llmclick.rewards.source import reward_sources
 from llmclick.rewards.validate import check_specs, completed, described
 from tests.rewards.specs import Spec, write
 
@@ -175,11 +177,11 @@ def test_a_users_params_are_free_or_declared(tmp_path):
 
 
 HASH = """
-from llmclick.rewards.source import source_hash
+from llmclick.rewards.source import reward_sources
 from tests.rewards.specs import Spec
 import sys
 sys.path.insert(0, {root!r})
-print(source_hash([Spec({name!r})], [{file!r}])[{name!r}])
+print(reward_sources([Spec({name!r})], [{file!r}])[{name!r}])
 """
 
 
@@ -210,11 +212,23 @@ def test_the_source_of_a_reward_is_its_file_and_what_it_loads_from_its_folder(tm
     assert len(seen) == 6
 
 
-def test_the_source_of_a_shipped_reward_is_its_module_and_helpers():
-    """Shipped rewards have stable hashes of their own."""
-    hashes = source_hash([Spec("exact_match"), Spec("last_number"), Spec("json_valid")], [])
-    assert len(set(hashes.values())) == 3
-    assert hashes == source_hash([Spec("exact_match"), Spec("last_number"), Spec("json_valid")], [])
+def test_a_shipped_reward_counts_by_its_number_and_its_library():
+    """The declared number, 1 where a registration says none, and the versions of the libraries that score for it."""
+    sources = reward_sources([Spec("exact_match"), Spec("math"), Spec("reasoning_gym")], [])
+    assert sources["exact_match"] == {"version": 1}
+    assert sources["math"]["math-verify"] == version("math-verify")
+    assert sources["math"]["latex2sympy2-extended"] == version("latex2sympy2-extended")
+    assert sources["reasoning_gym"]["reasoning-gym"] == version("reasoning-gym")
+    for entry in REWARDS:
+        if entry.shipped and "package" in entry.options:
+            assert entry.options["libraries"], f"{entry.name} does not say which libraries score for it"
+
+
+def test_a_users_reward_counts_the_library_that_it_scores_by(tmp_path):
+    """The version of a package that the user's file imports is part of its source; Python's own modules are not."""
+    source = hash_of("by_library", write(tmp_path / "by_library.py", reward("by_library", head="import json, numpy.linalg")))
+    assert literal_eval(source).keys() == {"source", "numpy"}
+    assert literal_eval(source)["numpy"] == version("numpy")
 
 
 @pytest.mark.parametrize("name", ["haiku", "short_answer"])

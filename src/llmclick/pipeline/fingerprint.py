@@ -6,63 +6,53 @@ before. The inputs are kept in the manifests, so that a difference can be named.
 
 from __future__ import annotations
 
-import ast
-import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import llmclick
 from llmclick.data.rows import Row, canonical
 from llmclick.data.sources import Rows
 from llmclick.errors import InputError, Problem
+from llmclick.semantics import SEMANTICS, installed_version
 
 PACKAGES = ("torch", "transformers", "peft")
-_ROOT = Path(llmclick.__file__).parent
-_DATA_CODE = ("data/prompts.py", "data/order.py", "pipeline/data.py")
-_METHOD_CODE = "modeling/llm"
-_SCORING_CODE = tuple(f"rewards/{name}.py" for name in ("scoring", "calls", "pool", "worker", "params"))
-_ANSWER_CODE = ("pipeline/validate.py", "pipeline/train.py")
-_VALIDATE_CODE = ("pipeline/validate.py", "pipeline/gate.py", "pipeline/intervals.py")
+"""Libraries that decide a model's numbers."""
+
+TEXT_PACKAGES = ("transformers", "tokenizers")
+"""Libraries that decide which token ids a prompt is, and which text an answer."""
+
 _NOT_IDENTITY = ("save_every",)
 _HOW_TO_REWARD = ("timeout", "on_error")
+_BY_CODE = ("llmclick's data code", "llmclick's method code", "llmclick's scoring code", "llmclick's validation code")
+"""Inputs of earlier versions, which hashed llmclick's own code."""
+
+EARLIER = "made by an earlier version of llmclick"
 
 
 def fingerprint(inputs: Mapping[str, Any]) -> str:
-    """64 hex digits that are the same for equal inputs."""
-    return hashlib.sha256(canonical(dict(inputs)).encode("ascii")).hexdigest()
+    """64 hex digits that are the same for equal inputs. An input without a value (None) is as good as none: a key that a later
+    version adds leaves the experiments alone that do not use it."""
+    counted = {key: value for key, value in inputs.items() if value is not None}
+    return hashlib.sha256(canonical(counted).encode("ascii")).hexdigest()
 
 
-def library_versions() -> dict[str, str]:
-    """The versions of the libraries that compute; `none` for one that is not installed."""
-    return {package: _version(package) for package in PACKAGES}
-
-
-def method_code_hash() -> str:
-    """The hash of llmclick's own code under modeling/llm."""
-    return code_hash(_METHOD_CODE)
-
-
-def answer_code_hash() -> str:
-    """The hash of the code that turns a model and held-out rows into scored answers, the sampler's included."""
-    return code_hash(_METHOD_CODE, *_ANSWER_CODE, *_SCORING_CODE)
+def library_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """The installed versions of libraries, by default of those that compute; `none` for one that is not installed."""
+    return {package: installed_version(package) for package in packages}
 
 
 def reward_inputs(config: Any) -> dict[str, Any]:
-    """The rewards as the config has them, less how they are run, and the hashes of their source files."""
-    from llmclick.rewards.source import source_hash
+    """The rewards as the config has them, less how they are run, and what their scores depend on beside it."""
+    from llmclick.rewards.source import reward_sources
 
-    source = source_hash(config.method.reward, config.pipeline.imports)
     return {
         "method.reward": [
             {key: value for key, value in reward.items() if key not in _HOW_TO_REWARD}
             for reward in config.as_dict()["method"]["reward"]
         ],
-        "reward source": dict(source),
-        "llmclick's scoring code": code_hash(*_SCORING_CODE),
+        "reward source": reward_sources(config.method.reward, config.pipeline.imports),
     }
 
 
@@ -84,7 +74,8 @@ def data_inputs(config: Any, rows: Rows, source: Any, rewards: Mapping[str, Any]
         "training.overflow": settings["training"]["overflow"],
         **rewards,
         "tokenizer": source.tokenizer_hash(),
-        "llmclick's data code": code_hash(*_DATA_CODE),
+        **{f"version of {package}": number for package, number in library_versions(TEXT_PACKAGES).items()},
+        "llmclick's data version": SEMANTICS["data"],
     }
 
 
@@ -99,7 +90,7 @@ def train_inputs(config: Any, data: str, source: Any, compute: Any) -> dict[str,
         "model.architecture": settings["model"]["architecture"],
         "device": str(compute.device).partition(":")[0],
         "precision": str(compute.precision),
-        "llmclick's method code": code_hash(_METHOD_CODE, "pipeline/train.py"),
+        "llmclick's training version": SEMANTICS["train"],
     }
     inputs.update({f"version of {package}": number for package, number in library_versions().items()})
     inputs.update({f"method.{key}": value for key, value in settings["method"].items() if key != "reward"})
@@ -116,7 +107,7 @@ def validate_inputs(config: Any, train: str) -> dict[str, Any]:
     return {
         "train stage": train,
         **{f"validation.{key}": value for key, value in bounds.items()},
-        "llmclick's validation code": code_hash(*_VALIDATE_CODE),
+        "llmclick's validation version": SEMANTICS["validate"],
     }
 
 
@@ -126,49 +117,32 @@ def rows_input(rows: Sequence[Row]) -> dict[str, Any]:
     return {"count": len(rows), "sha256": hashlib.sha256(joined.encode("ascii")).hexdigest()}
 
 
-@functools.cache
-def code_hash(*names: str) -> str:
-    """SHA-256 over the syntax trees of files and folders of the package: comments, docstrings and layout do not count."""
-    paths: list[Path] = []
-    for name in names:
-        path = _ROOT / name
-        paths += sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.exists() else []
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.relative_to(_ROOT).as_posix().encode() + b"\0")
-        digest.update(tree_text(path.read_text(encoding="utf-8")).encode("utf-8", "surrogatepass") + b"\0")
-    return digest.hexdigest()
+def by_code(inputs: Mapping[str, Any]) -> bool:
+    """Whether a stage's inputs were recorded by an earlier version, whose own code was part of the identity."""
+    return any(key in inputs for key in _BY_CODE)
 
 
-def tree_text(source: str) -> str:
-    """A Python file's syntax tree as text, without docstrings; the same on every Python that parses it to the same tree."""
-    return _node(ast.parse(source))
-
-
-def _node(node: object) -> str:
-    if isinstance(node, ast.AST):
-        parts = []
-        for name, value in ast.iter_fields(node):
-            if name == "body" and isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                value = value[1:] if ast.get_docstring(node, clean=False) is not None else value
-            if value is not None and value != []:  # newer Pythons add fields that are mostly empty
-                parts.append(f"{name}={_node(value)}")
-        return f"{type(node).__name__}({','.join(parts)})"
-    if isinstance(node, list):
-        return "[" + ",".join(map(_node, node)) + "]"
-    return repr(node)
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
+def about_earlier(folder: Path) -> str:
+    """What a user can do with an experiment whose identity holds the hash of an earlier version's code."""
+    if (folder / "train" / "checkpoint").is_dir():
+        ready = f"its train/checkpoint stays valid; to train on from it, set model.name: {folder}/train/checkpoint"
+    else:
+        ready = "to finish it, use the version that began it"
+    return (
+        f"{folder} was {EARLIER}, for which llmclick's own code was part of an experiment's identity: it stays as it is, and "
+        + ready
+    )
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Which inputs differ, each as a short text: `training.lr 1e-06 -> 2e-06`, `tokenizer changed`."""
+    """Which inputs differ, each as a short text: `training.lr 1e-06 -> 2e-06`, `tokenizer changed`.
+
+    Of inputs that hold the hash of an earlier version's code, that is said first, and only what both versions know is compared.
+    """
     found = []
+    if by_code(before):
+        found.append(EARLIER)
+        before, now = _known_to_both(before, now)
     for key in [*before, *(key for key in now if key not in before)]:
         old, new = before.get(key), now.get(key)
         if canonical(old) == canonical(new):
@@ -182,6 +156,17 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         else:
             found.append(f"{key} {_short(old)} -> {_short(new)}")
     return found
+
+
+def _known_to_both(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    before = {key: value for key, value in before.items() if key not in _BY_CODE}
+    now = {key: value for key, value in now.items() if key in before}
+    theirs, ours = (inputs.get("reward source") or {} for inputs in (before, now))
+    own = [name for name in ours if name in theirs and _is_hash(ours[name]) and _is_hash(theirs[name])]
+    for inputs, sources in ((before, theirs), (now, ours)):
+        if "reward source" in inputs:  # a shipped reward counted by its code
+            inputs["reward source"] = {name: sources[name] for name in own}
+    return before, now
 
 
 def _rows_difference(name: str, old: Any, new: Any) -> str:
@@ -232,7 +217,10 @@ def explain_folder(folder: str | Path) -> str:
         else:
             done, why = stage_state(stage, place, prints[stage], now[stage], folder)
             lines.append(f"  {stage:<9} {'cached' if done else 'would run'}: {why}")
-    if moved:
-        name = manifest.get("name")
+    name = manifest.get("name")
+    if moved and by_code(before.get("train", {})):
+        again = f"to train again, run its config, which makes a new experiment, {name}-{prints['train'][:8]}"
+        lines.append(f"{about_earlier(folder)}; {again}.")
+    elif moved:
         lines.append(f"Run now it would be another experiment, {name}-{prints['train'][:8]}; this folder stays as it is.")
     return "\n".join(lines)

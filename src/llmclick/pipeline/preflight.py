@@ -21,7 +21,17 @@ from llmclick.data.rows import Row
 from llmclick.data.sources import Rows, read_rows
 from llmclick.errors import InputError, Problem
 from llmclick.pipeline.data import Dataset
-from llmclick.pipeline.fingerprint import data_inputs, differences, fingerprint, reward_inputs, train_inputs, validate_inputs
+from llmclick.pipeline.fingerprint import (
+    EARLIER,
+    about_earlier,
+    by_code,
+    data_inputs,
+    differences,
+    fingerprint,
+    reward_inputs,
+    train_inputs,
+    validate_inputs,
+)
 from llmclick.pipeline.intervals import FEWEST
 from llmclick.pipeline.stage import (
     MANIFEST,
@@ -314,7 +324,11 @@ def neighbours(output: Path, name: str, experiment: Path, inputs: dict[str, dict
     else:
         step = snapshot_step(folder)
         progress = f"is at step {step}" if step else "has no snapshot"
-    changed = _joined(list(dict.fromkeys(differing)))
+    named = list(dict.fromkeys(text for text in differing if text != EARLIER))
+    changed = _joined(named)
+    if by_code(before):
+        also = f". Also different: {changed}" if named else ""
+        return [f"{about_earlier(folder)}; this run is a new experiment beside it{others}{also}"]
     return [f"a new experiment beside {folder}{others}, which {progress} and stays as it is. Different: {changed}"]
 
 

@@ -141,7 +141,8 @@ def answers(
 
 def base_inputs(job: Job, prompts: Sequence[Prompt]) -> dict[str, Any]:
     """Everything that the base model's held-out answers depend on."""
-    from llmclick.pipeline.fingerprint import answer_code_hash, library_versions, reward_inputs
+    from llmclick.pipeline.fingerprint import PACKAGES, TEXT_PACKAGES, library_versions, reward_inputs
+    from llmclick.semantics import SEMANTICS
 
     method = job.config.method
     return {
@@ -153,8 +154,8 @@ def base_inputs(job: Job, prompts: Sequence[Prompt]) -> dict[str, Any]:
         "budget": method.max_new_tokens,
         "answer_after": method.answer_after,
         "truncated": method.truncated,
-        "code": answer_code_hash(),
-        "versions": library_versions(),
+        "llmclick's validation version": SEMANTICS["validate"],
+        "versions": library_versions((*PACKAGES, *TEXT_PACKAGES)),
     }
 
 

@@ -40,7 +40,14 @@ def _right(row: dict[str, Any], params: dict[str, Any]) -> str | None:
     return row["answer"] if isinstance(row.get("answer"), str) else None
 
 
-@REWARDS.register("reasoning_gym", params=ReasoningGymParams, refuses=_refuse, package="reasoning_gym", extra="reasoning-gym")
+@REWARDS.register(
+    "reasoning_gym",
+    params=ReasoningGymParams,
+    refuses=_refuse,
+    package="reasoning_gym",
+    extra="reasoning-gym",
+    libraries=("reasoning-gym", "sympy"),
+)
 def reasoning_gym(completion: str, row: dict[str, Any], params: dict[str, Any]) -> float:
     r"""The score, 0 to 1, that a reasoning_gym task's own scorer gives the completion.
 

@@ -47,6 +47,7 @@ def _bare(gold: str) -> str:
     refuses=refuse_gold,
     package="math_verify",
     extra="math",
+    libraries=("math-verify", "latex2sympy2-extended", "antlr4-python3-runtime", "sympy"),
 )
 def math(completion: str, row: dict[str, Any], params: dict[str, Any]) -> float:
     r"""1 if the completion's final expression equals the answer, by math-verify, otherwise 0.
