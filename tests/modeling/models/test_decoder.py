@@ -281,11 +281,18 @@ def test_bf16_of_a_large_model(wide_folder: Path, monkeypatch: pytest.MonkeyPatc
     assert cosine(gradient, other_gradient) > 0.9999
 
 
-@pytest.mark.parametrize("emulated", [True, False])
+@pytest.mark.parametrize("kind", ["with a unit for bf16", "with a unit and no layout for it", "without a unit"])
 @pytest.mark.parametrize("written_out", [True, False])
-def test_copies_that_make_room(wide_folder: Path, monkeypatch: pytest.MonkeyPatch, written_out: bool, emulated: bool) -> None:
-    """A training pass finds no copies of a large head, and of large layers only the written-out decoder's in bf16."""
+def test_copies_that_make_room(wide_folder: Path, monkeypatch: pytest.MonkeyPatch, written_out: bool, kind: str) -> None:
+    """A training pass finds no copies of a large head, and of large layers only the written-out decoder's in bf16.
+
+    Sampling finds a copy of every matrix: where torch has no layout for the unit, a plain one.
+    """
+    emulated = kind == "without a unit"
     monkeypatch.setattr(products, "emulates_bf16", lambda device: emulated)
+    if kind == "with a unit and no layout for it":
+        for module in (projection, head):
+            monkeypatch.setattr(module, "packed", lambda weight_MK: None)
     for module in (decoder, policy_module, projection):
         monkeypatch.setattr(module, "keeps_plain", lambda decoder: False)
     monkeypatch.setattr(head, "_KEPT", 0)
@@ -297,6 +304,7 @@ def test_copies_that_make_room(wide_folder: Path, monkeypatch: pytest.MonkeyPatc
     for _ in range(2):
         assert all(copies())
         assert policy.head._ready
+        assert all(copy is not None for copy in policy.head._ready)
         policy.for_training()
         assert set(copies()) == {written_out and not emulated}
         assert not policy.head._ready

@@ -37,7 +37,7 @@ class Head:
         self.dtype = dtype
         self._product = product_dtype(dtype, model.device)
         self._short_VD: Tensor | None = None
-        self._ready: list[Tensor | None] = []  # slices in the matrix unit's layout, or as products read them
+        self._ready: list[Tensor] = []  # slices in the matrix unit's layout, or as products read them
         self._waiting: list[tuple[Tensor, Tensor]] = []
         self._empty = False
         self.alone = False
@@ -58,10 +58,9 @@ class Head:
             short = weight_VD[span].to(self.dtype)
             if self._short_VD is not None:
                 self._short_VD[span] = short
-            if self._widens:
-                self._ready.append(short.to(self._product) if self._short_VD is None else self._short_VD[span])
-            else:
-                self._ready.append(packed(short))
+            plain = short.to(self._product) if self._short_VD is None else self._short_VD[span]
+            laid_out = None if self._widens else packed(short)
+            self._ready.append(plain if laid_out is None else laid_out)
 
     @property
     def _widens(self) -> bool:
@@ -108,10 +107,10 @@ class Head:
         for at, span in enumerate(self._slices()):
             ready = self._ready[at] if self._ready else None
             bias = None if bias_V is None else bias_V[span]
-            if self._widens:
-                yield span, few_rows_linear(short_ND, self._plain(span) if ready is None else ready, bias)
+            if ready is not None and ready.is_mkldnn:
+                yield span, packed_linear(short_ND, None, ready, bias)
             else:
-                yield span, packed_linear(short_ND, self._plain(span) if ready is None else None, ready, bias)
+                yield span, few_rows_linear(short_ND, self._plain(span) if ready is None else ready, bias)
 
     def _bias(self) -> Tensor | None:
         bias_V = self.model.head_bias

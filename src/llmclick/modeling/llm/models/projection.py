@@ -32,7 +32,8 @@ class Projection:
     while every layer keeps its own parameters under their own names. In bf16 a copy in the layout that the processor's matrix
     unit reads is kept beside it, without which each call would lay it out anew; and with `keep_plain` a plain one for the
     backward pass, which otherwise converts the weights once more. `refresh` renews them. On a processor without such a unit
-    there is one copy, of bf16 numbers in float32 (see products.py), whatever `keep_plain` says.
+    there is one copy, of bf16 numbers in float32 (see products.py), and where torch has no such layout a plain one in bf16,
+    whatever `keep_plain` says.
     """
 
     def __init__(self, layers: Sequence[Any], dtype: torch.dtype, keep_plain: bool = True, *, waits: bool = True) -> None:
@@ -59,7 +60,7 @@ class Projection:
     def refresh(self) -> None:
         """Brings the bf16 copies up to the weights."""
         frozen = not self.weights[0].requires_grad
-        ready = self._short_MK if self._widens else self._packed
+        ready = self._short_MK if self._packed is None else self._packed
         if self._dtype == torch.float32 or (frozen and ready is not None):
             return
         self._packed = None
@@ -69,7 +70,7 @@ class Projection:
             self._short_MK.copy_(self.weight_MK.to(self._dtype))
         if not self._widens:
             self._packed = packed(self._short_MK)
-            if not self._keep_plain:
+            if not self._keep_plain and self._packed is not None:
                 self._short_MK = None
         self._short_bias_M = None if self._bias_M is None else operand(self._bias_M, self._dtype, self._product)
 
@@ -84,9 +85,7 @@ class Projection:
         A policy calls it before every training pass or before none: no number depends on whether a copy happens to exist.
         """
         if not self._keep_plain:
-            self._packed = None
-            if self._widens:
-                self._short_MK = None
+            self._short_MK = self._packed = None
 
     def release(self) -> None:
         """Gives back the copies and the gradient's memory."""
