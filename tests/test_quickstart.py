@@ -112,7 +112,7 @@ def test_generated_sums_are_learned(tmp_path: Path) -> None:
 def test_its_page_opens_in_a_browser(quickstart: tuple[list[str], dict[str, Any]], width: int, scheme: str) -> None:
     """No message, no request; every chart has a point per step; filter, sort and search narrow the real completions."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: uv sync --group browser")
-    from tests.report.test_browser import CHROMIUM, FLAGS, opened, until
+    from tests.report.test_browser import CHROMIUM, FLAGS, expect, has_width, opened
 
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine: install the package chromium")
@@ -123,10 +123,10 @@ def test_its_page_opens_in_a_browser(quickstart: tuple[list[str], dict[str, Any]
         for page in opened(browser, experiment / "report.html", width, scheme):
             points = page.eval_on_selector_all("[data-chart]", "nodes => nodes.map(node => +node.dataset.points)")
             assert points == [steps] * 6
-            assert page.inner_text("#found") == f"{32 * steps} of {32 * steps} completions"
-            assert page.locator(".pair").count() == 12  # of 24: the others come on demand
+            expect(page.locator("#found")).to_have_text(f"{32 * steps} of {32 * steps} completions")
+            expect(page.locator(".pair")).to_have_count(12)  # of 24: the others come on demand
             page.select_option("#f-sort", "-reward")
-            until(page, "document.querySelector('#list .row .mark').textContent === '1.00'")
-            assert page.locator("#detail .member").count() == 8
-            assert page.evaluate("document.documentElement.scrollWidth") == width
+            expect(page.locator("#list .row .mark").first).to_have_text("1.00")
+            expect(page.locator("#detail .member")).to_have_count(8)
+            has_width(page, width)
         browser.close()

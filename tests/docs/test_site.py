@@ -16,6 +16,8 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
+from tests.waiting import LIMIT, until
+
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "docs" / ".vitepress" / "dist"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -126,6 +128,7 @@ def browser() -> Iterator[Any]:
 def test_pages_fit_and_ask_no_other_host(browser: Any, served: str, width: int) -> None:
     """No page scrolls sideways, nothing is said on the console, every request goes to the server itself."""
     context = browser.new_context(viewport={"width": width, "height": 900})
+    context.set_default_timeout(1000 * LIMIT)
     page = context.new_page()
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
@@ -134,7 +137,7 @@ def test_pages_fit_and_ask_no_other_host(browser: Any, served: str, width: int) 
     for path in sorted(DIST.glob("*.html")):
         page.goto(served + path.name)
         page.wait_for_load_state("networkidle")
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
+        until(lambda: page.evaluate("document.documentElement.scrollWidth") <= width, f"{path.name} as wide as the screen")
     context.close()
     assert said == []
 
@@ -142,12 +145,26 @@ def test_pages_fit_and_ask_no_other_host(browser: Any, served: str, width: int) 
 def test_search_finds_beta(browser: Any, served: str) -> None:
     """Typing the key's name brings up its entry in the configuration."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.set_default_timeout(1000 * LIMIT)
     page.goto(served + "index.html")
-    page.keyboard.press("Control+k")
-    page.fill(".VPLocalSearchBox input", "beta")
-    page.wait_for_selector(".VPLocalSearchBox .result")
-    links = [entry.get_attribute("href") or "" for entry in page.query_selector_all(".VPLocalSearchBox .result")]
-    assert any("configuration" in link and "method-beta" in link for link in links), links
+    box = page.locator(".VPLocalSearchBox input")
+
+    def opened() -> bool:
+        """The key does nothing until the page's script runs."""
+        if not box.is_visible():
+            page.keyboard.press("Control+k")
+            page.wait_for_timeout(200)
+        return bool(box.is_visible())
+
+    until(opened, "an open search box")
+    box.fill("beta")
+    results = page.locator(".VPLocalSearchBox .result")
+
+    def found() -> bool:
+        links = results.evaluate_all("nodes => nodes.map(node => node.getAttribute('href') || '')")
+        return any("configuration" in link and "method-beta" in link for link in links)
+
+    until(found, "method-beta among the results")
     if folder := os.environ.get("SHOTS"):
         page.screenshot(path=f"{folder}/search.png")
     page.close()

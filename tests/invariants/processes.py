@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import until
+
 SERVER = """
 import sys
 sys.path.insert(0, {root!r})
@@ -126,33 +128,35 @@ class _Process:
             " ".join(self.out.with_suffix(".err").read_text().split()),
         )
 
-    def until(self, text: str, seconds: float = 60) -> None:
-        """Waits until the process has said so on stderr."""
-        deadline = time.monotonic() + seconds
+    def until(self, text: str) -> None:
+        """Waits until the process has said so on stderr; fails at once if it ends without."""
         said = self.out.with_suffix(".err")
-        while not said.exists() or text not in said.read_text():
-            assert time.monotonic() < deadline, f"never said {text!r}"
-            time.sleep(0.02)
 
-    def until_exists(self, folder: Path, pattern: str, seconds: float = 60) -> None:
+        def has_said() -> bool:
+            ended = self._state() == "Z"  # asked first: what it said before is in the file then
+            if said.exists() and text in said.read_text():
+                return True
+            assert not ended, f"ended without {text!r}: {said.read_text()}"
+            return False
+
+        until(has_said, f"it says {text!r}")
+
+    def until_exists(self, folder: Path, pattern: str) -> None:
         """Waits until `folder` holds a file of that pattern."""
-        deadline = time.monotonic() + seconds
-        while not any(folder.glob(pattern)):
-            assert time.monotonic() < deadline, f"never wrote {pattern}"
-            time.sleep(0.02)
+        until(lambda: any(folder.glob(pattern)), f"{pattern} is there")
 
     def end(self) -> None:
         """Ends it."""
         os.kill(self.pid, signal.SIGKILL)
         self.wait()
 
-    def until_stopped(self, seconds: float = 60) -> None:
+    def until_stopped(self) -> None:
         """Waits until the process has stopped itself: a SIGCONT that came earlier would be lost."""
-        deadline = time.monotonic() + seconds
-        # "pid (name) state ...", as proc(5) has it; a name may hold spaces.
-        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            assert time.monotonic() < deadline, "never stopped"
-            time.sleep(0.02)
+        until(lambda: self._state() == "T", "it has stopped itself")
+
+    def _state(self) -> str:
+        """R, S, T (stopped), Z (ended and not waited for) ...: "pid (name) state ...", a name may hold spaces; proc(5)."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def serve() -> None:

@@ -157,9 +157,9 @@ def test_no_refactor_changes_a_hash(lab: Any, tmp_path: Path) -> None:
     edit(root / "modeling/llm/training/loop.py", "    heap = HeapWatch()\n", "    heap = HeapWatch()\n    unused = 1\n")
     with (root / "rewards" / "text.py").open("a") as file:
         file.write("\n\n_NOTHING = None\n")
-    (root / "pipeline" / "bootstrap.py").rename(root / "pipeline" / "resampling.py")
+    (root / "pipeline" / "intervals.py").rename(root / "pipeline" / "resampling.py")
     for path in root.rglob("*.py"):
-        path.write_text(path.read_text("utf-8").replace("llmclick.pipeline.bootstrap", "llmclick.pipeline.resampling"), "utf-8")
+        path.write_text(path.read_text("utf-8").replace("llmclick.pipeline.intervals", "llmclick.pipeline.resampling"), "utf-8")
     formatted = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "88", str(root)]
     assert "files reformatted" in subprocess.run(formatted, capture_output=True, text=True, check=True).stdout
     assert (fingerprints(package, lab.yaml), fingerprints(package, lab.yaml, "pipeline.recipe=llm_cispo")) == before

@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import llmclick
 from llmclick.errors import InputError, Interrupted, TrainingStopped
 from llmclick.pipeline.fingerprint import explain_folder
 from llmclick.pipeline.preflight import disk_estimate, make_plan, preflight, resolve_model
+from tests.waiting import LIMIT, until
 
 
 def states(result: Any) -> list[str]:
@@ -366,13 +366,13 @@ def test_a_second_process_waits_and_reuses(lab: Any) -> None:
 
     def slow(job: Any) -> None:
         started.set()
-        time.sleep(1.0)
+        until(lambda: "waiting for process" in lab.said.getvalue(), "the second says that it waits")
 
     lab.on_train = slow
     results: list[Any] = []
     first = threading.Thread(target=lambda: results.append(lab.run()))
     first.start()
-    assert started.wait(60)
+    assert started.wait(LIMIT)
     results.append(lab.run())
     first.join()
     assert lab.calls.count("train") == 1

@@ -11,6 +11,7 @@ from llmclick.data.rows import Row
 from llmclick.errors import InputError, RewardError
 from llmclick.rewards.scoring import Scorer, ToScore
 from tests.rewards.specs import Spec, write
+from tests.waiting import LIMIT, busy, until
 
 REWARDS_FILE = """
 import ctypes, os, random, signal, subprocess, sys, threading, time
@@ -87,6 +88,8 @@ def odd(completion, row, params):
     if word == "pid":
         return os.getpid()
     if word == "loop":
+        if marker := completion.partition(":")[2]:
+            open(marker, "w").close()
         while True:
             pass
     return 0.25
@@ -107,6 +110,13 @@ def said():
 def scorer(file, said, tmp_path):
     with Scorer([Spec("odd", timeout=1.5)], [file], log=tmp_path / "run.log", notify=said.append) as scorer:
         scorer.score([to_score("warm up")])
+        yield scorer
+
+
+@pytest.fixture
+def patient(file, said, tmp_path):
+    """For calls that all return: how long one takes is the machine's affair."""
+    with Scorer([Spec("odd", timeout=LIMIT)], [file], log=tmp_path / "run.log", notify=said.append) as scorer:
         yield scorer
 
 
@@ -132,11 +142,16 @@ def batch(text, size=40, at=36):
 )
 def test_a_call_that_hangs_or_crashes_scores_0_for_that_completion_alone(scorer, said, word, kind):
     """One completion of 40 scores 0 and is counted by kind, one line is told, all others keep their score, within the timeout
-    plus 2 s."""
-    start = time.monotonic()
-    scores = scorer.score(batch(word, at=4))  # others wait behind it in the same worker
-    if word != "allocate":  # how fast memory fills is the machine's
-        assert time.monotonic() - start < 1.5 + 2 + 2 * machine_is_busy()
+    plus 2 s: in one of three tries, since a moment without a core only adds to what is measured."""
+    for _ in range(3):
+        said.clear()
+        start = time.monotonic()
+        scores = scorer.score(batch(word, at=4))  # others wait behind it in the same worker
+        seconds = time.monotonic() - start
+        if word == "allocate" or seconds < 1.5 + 2 + 2 * busy():  # how fast memory fills is the machine's
+            break
+    else:
+        pytest.fail(f"{seconds:.1f} s")
     kinds = {kind} if word != "allocate" else {"memory", "timeout", "died"}
     assert set(scores[4].failures) <= kinds
     assert sum(scores[4].failures.values()) == 1
@@ -145,11 +160,6 @@ def test_a_call_that_hangs_or_crashes_scores_0_for_that_completion_alone(scorer,
     assert len(said) == 1
     assert "odd" in said[0]
     assert "rows.jsonl:4:" in said[0]
-
-
-def machine_is_busy():
-    """How many times over the cores are asked for: a new worker needs a core to start."""
-    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def dying(count, size):
@@ -200,10 +210,10 @@ def test_one_failure_in_a_small_batch_is_tolerated(file):
         ("huge", "returned inf"),
     ],
 )
-def test_a_wrong_value_or_an_exception_stops_with_reward_row_and_completion(scorer, word, words):
+def test_a_wrong_value_or_an_exception_stops_with_reward_row_and_completion(patient, word, words):
     """The error has exit code 2 and names reward, row and completion, for an exception with the user's own traceback alone."""
     with pytest.raises(RewardError) as caught:
-        scorer.score(batch(f"{word}:at the 37th call"))
+        patient.score(batch(f"{word}:at the 37th call"))
     text = str(caught.value)
     assert caught.value.exit_code == 2
     assert all(part in text for part in (words, "odd", "rows.jsonl:36", "at the 37th call"))
@@ -222,65 +232,66 @@ def test_on_error_zero_scores_0_and_counts(file):
     assert [score.failures for score in scores] == [{"error": 1}, {"error": 1}, {}]
 
 
-def test_true_and_numbers_of_numpy_are_numbers(scorer):
+def test_true_and_numbers_of_numpy_are_numbers(patient):
     """bool is 0 or 1, a numpy scalar its value."""
-    assert [score.total for score in scorer.score([to_score("true"), to_score("numpy")])] == [1.0, 0.5]
+    assert [score.total for score in patient.score([to_score("true"), to_score("numpy")])] == [1.0, 0.5]
 
 
-def test_prints_and_children_go_to_the_run_log(scorer, tmp_path, capfd):
+def test_prints_and_children_go_to_the_run_log(patient, tmp_path, capfd):
     """What a reward prints, on any descriptor and from a child process, is in run.log and nowhere else; stdin is empty."""
-    scores = scorer.score([to_score("print"), to_score("child"), to_score("read")])
+    scores = patient.score([to_score("print"), to_score("child"), to_score("read")])
     assert [score.total for score in scores] == [0.25, 0.25, 1.0]
     log = (tmp_path / "run.log").read_text()
     assert all(text in log for text in ("printed by a reward", "and on stderr", "straight to 1", "from a child"))
     assert capfd.readouterr() == ("", "")
 
 
-def test_forks_threads_and_alarms_disturb_no_later_call(scorer):
+def test_forks_threads_and_alarms_disturb_no_later_call(patient):
     """A reward that forks and returns twice, leaves a thread or an alarm behind: each call still has one answer, its own."""
     words = ["fork", "length:1", "thread", "alarm", "wait", "length:22", "fine"]
-    assert [score.total for score in scorer.score([to_score(word) for word in words])] == [1.0, 8.0, 1.0, 0.25, 0.25, 9.0, 0.25]
+    scores = patient.score([to_score(word) for word in words])
+    assert [score.total for score in scores] == [1.0, 8.0, 1.0, 0.25, 0.25, 9.0, 0.25]
 
 
-def test_random_numbers_belong_to_the_completion(scorer):
+def test_random_numbers_belong_to_the_completion(patient):
     """A reward that draws random numbers gives the same for the same completion, whatever was drawn or seeded in between, and
     leaves the run's own random state alone."""
     import random
 
     before = random.getstate()
     texts = ["random:a", "random:b", "reseed", "random:a", "random:b"]
-    a, b, _, again_a, again_b = (score.total for score in scorer.score([to_score(text) for text in texts]))
+    a, b, _, again_a, again_b = (score.total for score in patient.score([to_score(text) for text in texts]))
     assert (a, b) == (again_a, again_b)
     assert a != b
     assert random.getstate() == before
 
 
-def test_every_call_has_a_fresh_row(scorer):
+def test_every_call_has_a_fresh_row(patient):
     """A reward that changes its row changes nobody else's."""
     item = to_score("row")
-    assert [score.total for score in scorer.score([item] * 3)] == [1.0, 1.0, 1.0]
+    assert [score.total for score in patient.score([item] * 3)] == [1.0, 1.0, 1.0]
     assert item.row == {"answer": "11", "list": []}
 
 
-def test_any_text_passes_the_pipe_whole(scorer):
+def test_any_text_passes_the_pipe_whole(patient):
     """Lone surrogates, NULs, line separators and 10^6 characters arrive as they were sent."""
     texts = ["length:\ud800\udfff\x00\n\r\u2028\u0085", "length:" + "é" * 10**6, "length:" + "[" * 10**5]
-    assert [score.total for score in scorer.score([to_score(text) for text in texts])] == [float(len(text)) for text in texts]
+    assert [score.total for score in patient.score([to_score(text) for text in texts])] == [float(len(text)) for text in texts]
 
 
-def test_order_is_kept_over_many_calls_and_workers(scorer):
+def test_order_is_kept_over_many_calls_and_workers(patient):
     """2000 completions of different lengths come back in their order."""
     texts = ["length:" + "x" * number for number in range(2000)]
-    assert [score.total for score in scorer.score([to_score(text) for text in texts])] == [len(text) for text in texts]
+    assert [score.total for score in patient.score([to_score(text) for text in texts])] == [len(text) for text in texts]
 
 
-def test_workers_end_with_the_scorer(scorer):
+def test_workers_end_with_the_scorer(patient):
     """After close no worker lives and none is a zombie; the next batch starts a new one."""
-    first = int(scorer.score([to_score("pid")])[0].total)
-    scorer.close()
+    first = int(patient.score([to_score("pid")])[0].total)
+    patient.close()
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
-    assert int(scorer.score([to_score("pid")])[0].total) != first
+    assert int(patient.score([to_score("pid")])[0].total) != first
 
 
 def test_workers_end_with_a_killed_run(file, tmp_path):
@@ -291,19 +302,17 @@ from llmclick.rewards.scoring import Scorer, ToScore
 from tests.rewards.specs import Spec
 scorer = Scorer([Spec("odd", timeout=1000.0)], [{str(file)!r}])
 print(int(scorer.score([ToScore("pid", {{}}, "r:1", False)])[0].total), flush=True)
-scorer.score([ToScore("loop", {{}}, "r:1", False)])
+scorer.score([ToScore("loop:{tmp_path / "looping"}", {{}}, "r:1", False)])
 """
     run = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
     worker = int(run.stdout.readline())
-    time.sleep(0.3)
+    until((tmp_path / "looping").exists, "the loop is entered")
+    assert alive(worker)
     run.kill()
     run.wait()
     run.stdout.close()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and alive(worker):
-        time.sleep(0.05)
-    assert not alive(worker)
+    until(lambda: not alive(worker), "the worker ends")
 
 
 def alive(pid):
@@ -340,11 +349,11 @@ def test_the_trial_refuses_rows_on_which_a_reward_raises_or_hangs(file):
     )
     data = [{"gold": "a"}, {"answer": "a"}, {"gold": "hang"}, {"gold": "never"}]
     rows = [Row(item, f"r:{number}", str(number)) for number, item in enumerate(data)]
-    with Scorer([Spec("tried", timeout=0.5)], [own]) as scorer:
+    with Scorer([Spec("tried", timeout=2.0)], [own]) as scorer:
         problems = scorer.try_rows(rows)
     assert [problem.where for problem in problems] == ["r:1", "r:1", "r:2", "r:2", "r:3"]
     assert "KeyError: 'gold'" in problems[0].why
-    assert "over 0.5 s" in problems[2].why
+    assert "over 2 s" in problems[2].why
     assert "scores 0.0" in problems[4].why
 
 
@@ -358,10 +367,10 @@ def test_a_reward_defined_outside_of_any_file_is_refused():
         Scorer([Spec("typed_in")])
 
 
-def test_cheap_rewards_cost_little(scorer):
+def test_cheap_rewards_cost_little(patient):
     """A call of a cheap user reward costs well under a millisecond of this process and its workers together."""
     items = [to_score("fine and short") for _ in range(2000)]
-    scorer.score(items)
+    patient.score(items)
     start = time.process_time()
-    scorer.score(items)
+    patient.score(items)
     assert (time.process_time() - start) / len(items) < 0.2e-3

@@ -2,13 +2,13 @@ import io
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmclick.tracking.console import Console, cells, duration, folded, step_line
+from tests.waiting import until
 
 HOSTILE = "</script>\x1b[2J\x1b]0;t\x07\u202e[red]x[/red]\r" + "y" * 10_000
 
@@ -156,9 +156,7 @@ def test_a_long_silence_is_broken_by_the_bar_itself(monkeypatch: pytest.MonkeyPa
         err = io.StringIO()
         console = Console(stream=err, results=io.StringIO(), live=False)
         with console.progress("gradient of step 3", total, "tokens"):
-            end = time.monotonic() + 5
-            while not err.getvalue().endswith("\n") and time.monotonic() < end:
-                time.sleep(0.01)
+            until(lambda err=err: err.getvalue().endswith("\n"), "a whole line")
         assert re.fullmatch(expected, err.getvalue().splitlines()[0])
 
 
