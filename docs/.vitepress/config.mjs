@@ -36,6 +36,7 @@ export default defineConfig({
       ]),
       group('Runs', [
         ['Reading a run', 'reading-a-run'],
+        ['The gate', 'gate'],
         ['Resume and caches', 'resume'],
         ['Troubleshooting', 'troubleshooting'],
         ['Speed', 'speed'],

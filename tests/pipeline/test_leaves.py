@@ -145,6 +145,38 @@ def test_a_cached_run_writes_a_page_that_is_gone_and_keeps_one_that_is_there(tmp
     assert page.read_text() == "mine"
 
 
+def test_a_run_without_bounds_is_measured_and_not_judged(tmp_path: Path, dense_folder: Path) -> None:
+    """A real run: null in verdict.json, None and exit 0 for the caller, the checkpoint handed over, the badge, and a table
+    that names rows and tokens."""
+    run = Tiny(tmp_path / "run", dense_folder)
+    result = run.run("validation=null")
+    said = json.loads((run.experiment / "validate" / "verdict.json").read_text())
+    assert (said["passed"], said["rows"], said["prompts"]) == (None, 6, 6)
+    assert (result.passed, result.exit) == (None, 0)
+    assert result.checkpoint == run.experiment / "validate" / "checkpoint"
+    assert (result.checkpoint / "model.safetensors").is_file()
+    assert '<span class="badge not-judged">Not judged</span>' in (run.experiment / "report.html").read_text()
+    assert "Held-out rows, greedy, at most 6 tokens: 6 rows\n" in run.said.getvalue()
+    assert "95 % interval, the wider of bootstrap and sign-flip test: " in run.said.getvalue()
+    assert run.said.getvalue().splitlines()[-1].startswith("not judged")
+
+
+def test_rows_with_equal_prompts_are_counted_as_one_prompt(tmp_path: Path, dense_folder: Path) -> None:
+    """Held-out rows of their own: three prompts twice each, the second time with another answer. The prompts are what the model
+    read, so two rows differ in nothing but what the reward sees."""
+    run = Tiny(tmp_path / "run", dense_folder)
+    rows = [{"prompt": f"Add {k % 3} and 1.", "answer": str(k)} for k in range(6)]
+    own = run.folder / "held.jsonl"
+    own.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = run.run(f"data.validation={{sources: [{{name: local_jsonl, path: {own}}}]}}")
+    reward = result.metrics["reward"]
+    assert (reward["n"], reward["prompts"], reward["low"], reward["interval"]) == (6, 3, None, None)
+    assert "Held-out rows, greedy, at most 6 tokens: 6 rows of 3 prompts" in run.said.getvalue()
+    assert (
+        "95 % interval, the wider of bootstrap and sign-flip test: none (fewer than 6 prompts) for all" in run.said.getvalue()
+    )
+
+
 # ---- trackers
 
 

@@ -178,6 +178,36 @@ def test_a_missed_bound_is_in_the_sentences_and_the_table(tmp_path: Path) -> Non
     assert "too few rows" in html
 
 
+def test_the_page_names_the_budget_the_prompts_and_whose_interval_it_is(tmp_path: Path) -> None:
+    """24 rows of 8 prompts, answers of at most 40 tokens; the reward's interval is the sign-flip test's, pass_rate has none."""
+    reward = {"base": 0.25, "trained": 0.5, "difference": 0.25, "low": 0.1, "high": 0.4, "n": 24, "prompts": 8}
+    few = {"base": 0.25, "trained": 0.5, "difference": 0.25, "low": None, "high": None, "n": 4, "prompts": 4, "interval": None}
+    metrics = {"reward": {**reward, "interval": "sign-flip"}, "pass_rate": few}
+    text = json.dumps({"passed": None, "rows": 24, "prompts": 8, "metrics": metrics, "bounds": [], "notices": []})
+    write_atomic(tmp_path / "validate" / "verdict.json", text.encode())
+    write_atomic(tmp_path / "config.yaml", b"method: {max_new_tokens: 40}\n")
+    html = write_report(tmp_path).read_text()
+    assert "<caption>Held-out rows, greedy, at most 40 tokens: 24 rows of 8 prompts</caption>" in html
+    assert '<td class="number" data-label="Rows">24 rows of 8 prompts</td>' in html
+    assert '<td class="number" data-label="Rows">4</td>' in html
+    assert "sign-flip for reward; none (fewer than 6 prompts) for pass_rate" in html
+    story = tell(read_experiment(tmp_path))
+    assert story.badge == "not judged"
+    assert story.headline.endswith("on 24 rows of 8 prompts that training never saw.")
+    assert story.tiles[0][2] == "greedy, at most 40 tokens, 24 rows of 8 prompts"
+
+
+def test_without_an_interval_the_headline_claims_nothing(tmp_path: Path) -> None:
+    """Two rows from 0 to 1 were "It learned ... 95 % interval +1.00 to +1.00"; and an end that is 0 but for rounding is 0."""
+    values = {"base": 0.0, "trained": 1.0, "difference": 1.0, "low": None, "high": None, "n": 2, "prompts": 2}
+    text = json.dumps({"passed": None, "rows": 2, "prompts": 2, "metrics": {"reward": values}, "bounds": [], "notices": []})
+    write_atomic(tmp_path / "validate" / "verdict.json", text.encode())
+    assert tell(read_experiment(tmp_path)).headline.startswith(
+        "Measured on fewer than 6 prompts, which is too few for an interval"
+    )
+    assert tell(read_experiment(verdict(tmp_path, 5e-17, 0.4))).headline.startswith("No certain change")
+
+
 def test_a_run_before_validation_tells_what_it_sampled(tmp_path: Path) -> None:
     file = MetricsFile(tmp_path / "metrics.jsonl")
     for step in range(1, 11):
