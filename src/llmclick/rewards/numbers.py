@@ -52,6 +52,13 @@ def last_number(completion: str, row: dict[str, Any], params: dict[str, Any]) ->
     way, so a whole worked solution may stand there. Values compare exactly, `tolerance` aside. A power of a unit (cm^2), a
     finished or unfinished `<think>` block and turn markers hold no number; numbers in words are not read.
 
+    A sign written twice where one may stand counts once: `--5` is -5, and so is `-5` behind a long dash. Behind a word or a
+    number `--` is a dash.
+
+    Percent, per mille and magnitudes count, and a number without one is also compared with the figure alone: 2.5M is 2500000
+    and 2.5. Magnitudes are the words from hundred to trillion, lakh and crore; k, K, M, B and T directly behind the figure;
+    mn, bn and tn; after a currency sign k, m, b and t in either case. Any other letter is a unit: 5 m, 5m, 5 M.
+
     | completion | row | params | result |
     |---|---|---|---|
     | "Sixty minus the dozen leaves 48 stickers, all told." | {"answer": "48"} | {} | 1 |
@@ -66,6 +73,10 @@ def last_number(completion: str, row: dict[str, Any], params: dict[str, Any]) ->
     | "x = \u22127" | {"answer": "-7"} | {} | 1 |
     | "y = \u20135" | {"answer": "-5"} | {} | 1 |
     | "-$5" | {"answer": "-5"} | {} | 1 |
+    | "x = --5" | {"answer": "-5"} | {} | 1 |
+    | "x = --5" | {"answer": "5"} | {} | 0 |
+    | "the answer--9" | {"answer": "9"} | {} | 1 |
+    | "pages 3--5" | {"answer": "5"} | {} | 1 |
     | "Final answer - 18" | {"answer": "18"} | {} | 1 |
     | "2024-05-17" | {"answer": "17"} | {} | 1 |
     | "- 12 pieces of fruit" | {"answer": "12"} | {} | 1 |
@@ -85,7 +96,14 @@ def last_number(completion: str, row: dict[str, Any], params: dict[str, Any]) ->
     | "25%" | {"answer": "25"} | {} | 1 |
     | "25%" | {"answer": "0.25"} | {} | 1 |
     | "0.25%" | {"answer": "25%"} | {} | 0 |
+    | "5\u2030" | {"answer": "0.005"} | {} | 1 |
     | "2.5 million people" | {"answer": "2500000"} | {} | 1 |
+    | "3.5M" | {"answer": "3500000"} | {} | 1 |
+    | "3.5M" | {"answer": "3.5"} | {} | 1 |
+    | "3.5M" | {"answer": "3.5 thousand"} | {} | 0 |
+    | "$2bn" | {"answer": "2000000000"} | {} | 1 |
+    | "$5m" | {"answer": "5000000"} | {} | 1 |
+    | "5 m" | {"answer": "5000000"} | {} | 0 |
     | "45 cm\u00b2, or 45 cm^2" | {"answer": "45"} | {} | 1 |
     | "The board is 5x8" | {"answer": "8"} | {} | 1 |
     | "\\boxed{8{,}400}" | {"answer": "8400"} | {} | 1 |

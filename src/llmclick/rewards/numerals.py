@@ -27,8 +27,9 @@ _TOKEN = re.compile(
     rf"""
     (?P<skip> \^\s?\{{?[-+]?\d++\}}?                                        # a power of something that is no number
             | (?<![^\W_])(?:mm|cm|dm|km|in|ft|yd|mi|m|s)[23](?!\w) )        # cm2, m/s2
-  | (?P<sign> (?<![^\W_]) (?<![)\]}}%°—–-]) [-+–] )?                         # not after a word, a number, a closing bracket
-    {_CURRENCY}?
+  | (?P<sign> (?<![^\W_]) (?<![)\]}}%‰°—–-]) [-+–]{{1,2}}                    # not after a word, a number, a closing bracket
+            | (?: (?<=[^—–-]—) | (?<=\A—) ) [-+–] )?                        # a long dash, then a sign
+    (?P<currency>{_CURRENCY})?
     (?P<dot> (?<![\w.)\]}}]) \. )?                                           # .75, but not Rs.500
     (?: (?P<run>{_RUN}) (?P<glued>[{_VULGAR}])? | (?P<vulgar>[{_VULGAR}]) )
     (?: [eE] (?P<exp>[-+]?\d{{1,18}}) (?!\d) )?
@@ -41,12 +42,20 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _SUFFIX = re.compile(
-    r"[*_`$]{0,3}\s?(?:(?P<percent>%|per\s?cent)|(?P<scale>hundred|thousand|million|billion|trillion)s?\b)|(?P<kilo>[kK])\b",
-    re.IGNORECASE,
+    r"""
+    [*_`$]{0,3} \s? (?: (?P<part> % | ‰ | per\s?cent\b | per\s?mille\b )
+                     | (?P<word> hundred | thousand | lakh | million | crore | billion | trillion ) s?\b )
+  | (?-i: (?P<glued> [kKMBT] ) ) (?!\w)                                    # 12k, 3.5M: a unit in capitals is rare
+  | \s? (?P<short> mn | bn | tn ) (?!\w)
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
-_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+#: After a currency sign a letter is no unit: $5m, € 2 b. A `$` behind it closes a formula, $5m$.
+_MONEY = re.compile(r"\s?(?P<letter>[kmbt])(?!\w|\s?\$)", re.IGNORECASE)
+_SCALES = {"hundred": 2, "thousand": 3, "lakh": 5, "million": 6, "crore": 7, "billion": 9, "trillion": 12}
+_LETTERS = {"k": 3, "m": 6, "b": 9, "t": 12}
 _LOOSE_MINUS = re.compile(
-    r"(?:[=≈(]\s{0,3}[-–]\s{1,2}|\bnegative\s{1,2}|(?:^|\bis|\bwas|[=:])\s{0,2}minus\s{1,2})[^\W\d]{0,3}[$€£¥]?\Z",
+    r"(?:[=≈(]\s{0,3}[-–]{1,2}\s{1,2}|\bnegative\s{1,2}|(?:^|\bis|\bwas|[=:])\s{0,2}minus\s{1,2})[^\W\d]{0,3}[$€£¥]?\Z",
     re.IGNORECASE,
 )
 _MARKER = re.compile(
@@ -59,7 +68,7 @@ _BOX = re.compile(r"\\f?box(?:ed)?\s{0,3}\{")
 
 @dataclass(frozen=True)
 class Number:
-    """A number as written. `shift` is the power of ten that a percent sign or a scale word adds, None without one."""
+    """A number as written. `shift` is the power of ten that a percent sign or a magnitude adds, None without one."""
 
     negative: bool
     digits: str
@@ -90,8 +99,8 @@ def _same(one: Number, other: Number, shift: int, other_shift: int, tolerance: F
 
 
 def same_number(one: Number, other: Number, tolerance: Fraction = Fraction(0)) -> bool:
-    """Whether two numbers have the same value. 25% is 0.25 and, beside a number without a percent sign, also 25; 2.5 million is
-    2500000 and, beside a number without a scale word, also 2.5."""
+    """Whether two numbers have the same value. 25% is 0.25 and, beside a number without a percent sign, also 25; 2.5 million
+    and 2.5M are 2500000 and, beside a number without a magnitude, also 2.5."""
     if _same(one, other, one.shift or 0, other.shift or 0, tolerance):
         return True
     return (one.shift is None) != (other.shift is None) and _same(one, other, 0, 0, tolerance)
@@ -189,7 +198,7 @@ def _raised(text: str) -> int:
 def _read(match: re.Match[str]) -> Number | None:
     """The number that a token ends with, None if it has no value (3/0, a power too large)."""
     text = match.string
-    negative = match["sign"] in ("-", "–")
+    negative = bool(match["sign"]) and match["sign"] not in ("+", "++")
     if not match["sign"]:
         negative = bool(_LOOSE_MINUS.search(text[max(0, match.start() - 30) : match.start()]))
     number: Number | None
@@ -223,12 +232,22 @@ def _read(match: re.Match[str]) -> Number | None:
         number, negative = _read_run(parts[-1].strip())[0], False
     if number is None:
         return None
-    suffix = _SUFFIX.match(text, match.end())
-    scale = None
-    if suffix:
-        scale = -2 if suffix["percent"] else 3 if suffix["kilo"] else _SCALES[suffix["scale"].lower()]
+    scale = _magnitude(text, match.end(), bool(match["currency"]))
     zero = not number.digits and not number.fraction
     return Number(negative and not zero, number.digits, number.exponent, number.fraction, scale)
+
+
+def _magnitude(text: str, end: int, money: bool) -> int | None:
+    """The power of ten that stands behind a number, None without one."""
+    suffix = _SUFFIX.match(text, end)
+    if suffix and suffix["part"]:
+        return -2 if suffix["part"] == "%" or "c" in suffix["part"].lower() else -3
+    if suffix and suffix["word"]:
+        return _SCALES[suffix["word"].lower()]
+    if suffix:
+        return _LETTERS[(suffix["glued"] or suffix["short"])[0].lower()]
+    letter = _MONEY.match(text, end) if money else None
+    return _LETTERS[letter["letter"].lower()] if letter else None
 
 
 def _divide(number: Number | None, divisor: Number) -> Number | None:
