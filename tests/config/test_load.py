@@ -518,12 +518,28 @@ def test_a_bound_that_cannot_fail_is_a_notice(folder):
     assert load(BASE, "validation.min.reward=0.1").notices == ()
     assert load(BASE, "validation.min.reward=0.0", "method.reward.weight=-1").notices == ()
     assert len(load(BASE, "validation.max.pass_rate=1").notices) == 1
+    three = "method.reward=[{name: exact_match, weight: 0.1}, {name: contains, weight: 0.2}]"
+    assert len(load(BASE, three, "validation.max.reward=0.3").notices) == 1  # not 0.30000000000000004
 
 
 def test_two_rewards_of_one_name_are_refused(folder):
     """Metrics are kept under the reward's name."""
     problem = one(BASE, "method.reward=[{name: exact_match}, {name: exact_match, weight: 2}]")
     assert problem.key == "method.reward.1.name"
+
+
+def test_a_pass_mark_is_the_rewards_own(folder):
+    """A shipped reward gives 0 to 1, so a mark outside of that is refused with its line; beside a weight that is not positive
+    it has no effect, which is a notice; it stays in the dumped config."""
+    assert load(BASE, "method.reward.pass_at=0.5").method.reward[0].pass_at == 0.5
+    for mark in ("0", "1.5", "-1"):
+        problem = one(BASE.replace("exact_match}", f"exact_match, pass_at: {mark}}}"))
+        assert (problem.where, problem.key, problem.given) == ("c.yaml:11", "method.reward.pass_at", mark)
+    assert "number" in one(BASE, "method.reward.pass_at=half").why
+    two = "method.reward=[{name: exact_match}, {name: contains, weight: -0.5, pass_at: 0.5}]"
+    (notice,) = load(BASE, two).notices
+    assert "method.reward.1.pass_at: no effect" in notice
+    assert "pass_at: 0.5" in load(BASE, two).dump_yaml()
 
 
 def test_weights_that_are_all_zero_are_refused(folder):

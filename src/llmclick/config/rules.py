@@ -352,14 +352,15 @@ def gains_where_more_is_better(facts: Facts) -> Iterator[Problem | str]:
 def bounds_that_cannot_fail(facts: Facts) -> Iterator[Problem | str]:
     """A bound at the end of what a metric can be says nothing."""
     from llmclick.rewards import REWARDS
+    from llmclick.rewards.scoring import weighted_sum
 
     specs = facts.config.method.reward
     shipped = {spec.name for spec in specs if spec.name in REWARDS and REWARDS.get(spec.name).shipped}
     lowest = {"pass_rate": 0.0, "length": 0.0, "truncated": 0.0, **{f"reward/{name}": 0.0 for name in shipped}}
     highest = {"pass_rate": 1.0, "truncated": 1.0, **{f"reward/{name}": 1.0 for name in shipped}}
     if all(spec.name in shipped for spec in specs):
-        lowest["reward"] = sum(min(spec.weight, 0.0) for spec in specs)
-        highest["reward"] = sum(max(spec.weight, 0.0) for spec in specs)
+        lowest["reward"] = weighted_sum([(min(spec.weight, 0.0), 1.0) for spec in specs])
+        highest["reward"] = weighted_sum([(max(spec.weight, 0.0), 1.0) for spec in specs])
     for metric, bound in facts.config.validation.min.items():
         if metric in lowest and bound <= lowest[metric]:
             key = f"validation.min.{metric}"

@@ -95,7 +95,7 @@ def _as_validated(
 def _named(score: Score) -> str:
     """The rewards by name, unless one alone says what the total says already."""
     named = score.by_name
-    if list(named.values()) == [score.total]:
+    if [None if value is None else f"{value:.4g}" for value in named.values()] == [f"{score.total:.4g}"]:
         return ""
     shown = (f"{name} {'does not apply' if value is None else f'{value:.4g}'}" for name, value in named.items())
     return f" ({', '.join(shown)})"
