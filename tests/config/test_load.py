@@ -406,7 +406,7 @@ def test_a_value_that_cannot_work_says_why_and_what_to_write(folder, override, w
     assert problem.where == f"--set {override}"
 
 
-HUB = "{name: huggingface, dataset: ./model, split: "
+SPLIT = "{name: huggingface, dataset: ./model, split: "
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ HUB = "{name: huggingface, dataset: ./model, split: "
 )
 def test_a_slice_of_a_split_is_refused_with_the_limit_to_write(folder, split, write):
     """The datasets library's slices are said in llmclick's own keys; the whole split is taken as before."""
-    text = BASE.replace("- name: local_jsonl\n      path: rows.jsonl", f"- {HUB}{split}}}")
+    text = BASE.replace("- name: local_jsonl\n      path: rows.jsonl", f"- {SPLIT}{split}}}")
     problem = one(text)
     assert (problem.where, problem.key) == ("c.yaml:8", "data.sources.0.split")
     assert write in problem.write

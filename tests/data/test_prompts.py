@@ -111,15 +111,61 @@ def test_a_thinking_template_with_eight_tokens_is_warned_about() -> None:
 
 
 def test_a_base_model_gets_text_as_it_is() -> None:
-    """Without a template: the tokenizer's own ids, said once; messages and data.system are refused."""
+    """Without a template: the tokenizer's own ids, said once and shown as they are; messages and data.system are refused."""
     tok = tokenizer(None, bos=True)
     out = rendered(rows("What is 9?", "What is 8?"), tok)
-    assert [prompt.text for prompt in out.prompts] == ["What is 9?", "What is 8?"]
+    assert [prompt.text for prompt in out.prompts] == ["<|endoftext|>What is 9?", "<|endoftext|>What is 8?"]
     assert list(out.prompts[0].ids) == tok("What is 9?")["input_ids"]
     assert out.prompts[0].ids[0] == 0
     assert len(out.notices) == 1
     assert "no chat template" in rendered(rows([{"role": "user", "content": "x"}]), tok).problems[0].why
     assert rendered(rows("x"), tok, system="S").problems[0].key == "data.system"
+
+
+def appending(single: str, template: str | None = None) -> PreTrainedTokenizerFast:
+    """A tokenizer whose post-processor puts special tokens around a text."""
+    tok = tokenizer(template)
+    names = {"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 2}
+    post = processors.TemplateProcessing(single=single, special_tokens=[(t, n) for t, n in names.items() if t in single])
+    tok.backend_tokenizer.post_processor = post
+    return tok
+
+
+@pytest.mark.parametrize(
+    "single", ["<|im_start|> $A <|im_end|>", "<|im_start|> $A <|im_end|> <|endoftext|>", "<|im_start|> $A"]
+)
+def test_what_a_tokenizer_appends_is_dropped_and_the_begin_token_kept(single: str) -> None:
+    """A base model is asked to go on where the text ends: its ids are the begin token and the text's own, whatever the
+    tokenizer puts behind them, and the text that is shown is theirs."""
+    tok = appending(single)
+    assert (tok("What is 9?")["input_ids"][-1] in (0, 2)) == ("$A <" in single)
+    out = rendered(rows("What is 9?"), tok, stop_ids=(2, 0))
+    assert out.problems == []
+    text = tok("What is 9?", add_special_tokens=False)["input_ids"]
+    assert list(out.prompts[0].ids) == [1, *text]
+    assert out.prompts[0].text == "<|im_start|>What is 9?"
+
+
+def test_a_prompt_that_ends_with_a_stop_id_is_refused() -> None:
+    """An end token that the row itself has typed, and a template that leaves the turn closed: nothing can follow either."""
+    out = rendered(rows("What is 9?", "What is 8?<|im_end|>", "2+2?<|im_end|>"), tokenizer(None), stop_ids=(2, 0))
+    assert [prompt.row.where for prompt in out.prompts] == ["rows.jsonl:1"]
+    assert [problem.where for problem in out.problems] == ["rows.jsonl:2"]
+    assert "'<|im_end|>' (id 2)" in out.problems[0].why
+    assert "2 rows: rows.jsonl:2, rows.jsonl:3" in out.problems[0].why
+    closed = "{% for m in messages %}{{ '<|im_start|>' + m['content'] + '<|im_end|>' }}{% endfor %}"
+    assert "add_generation_prompt" in rendered(rows("a"), tokenizer(closed), stop_ids=(2,)).problems[0].write
+
+
+def test_an_answers_header_may_be_a_stop_id() -> None:
+    """Phi-3 counts its own header among the ends; the template opens the answer with it, so the prompt is whole."""
+    phi = (
+        "{% for m in messages %}{{ m['content'] + '<|endoftext|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
+    out = rendered(rows("a"), tokenizer(phi), stop_ids=(0, 1))
+    assert out.problems == []
+    assert out.prompts[0].ids[-1] == 1
 
 
 def length_of(tok: PreTrainedTokenizerFast, text: str) -> int:

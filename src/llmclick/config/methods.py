@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from llmclick.config.checks import Text
+from llmclick.config.checks import Text, refuse
 
 
 class Section(BaseModel):
@@ -52,6 +53,17 @@ class RewardSpec(Section):
         description="All other keys of the mapping, handed to the reward as its third argument. A shipped reward refuses "
         "one that it does not know.",
     )
+
+
+def _stop(value: Any) -> Any:
+    if not isinstance(value, (list, tuple)):
+        if isinstance(value, (int, str)) and not isinstance(value, bool):
+            refuse("stop is a list of tokens", f"write [{json.dumps(value, ensure_ascii=False)}]")
+        refuse("stop is a list of tokens", 'write a list such as ["<|eot|>", 32007]')
+    for item in value:
+        if isinstance(item, bool) or not isinstance(item, (int, str)) or item == "":
+            refuse("a token is named by its text or its id", 'write a list such as ["<|eot|>", 32007]')
+    return tuple(value)
 
 
 class SharedMethod(Section):
@@ -121,6 +133,14 @@ class SharedMethod(Section):
         default=None,
         description="A marker such as `</think>`: rewards see only the text after its last occurrence, and an empty text if it "
         "never occurs. Holds in training and in validation.",
+    )
+
+    stop: Annotated[tuple[int | str, ...], BeforeValidator(_stop)] = Field(
+        default=(),
+        description='Further tokens that end a completion, by their text or id: `["<|eot|>", 32007]`. A text is exactly one '
+        "token of the model. What the model's files call an end, and the token with which its chat template closes the "
+        "assistant's turn, end a completion anyway.",
+        json_schema_extra={"shape": "a list of texts of single tokens, or ids"},
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from llmclick.config.checks import (
 )
 from llmclick.config.methods import CispoMethod, GrpoMethod, RewardSpec, Section
 from llmclick.config.sources import SourceConfig
+from llmclick.data.template import RESERVED
 
 
 class PipelineConfig(Section):
@@ -61,6 +63,24 @@ class PipelineConfig(Section):
     )
 
 
+def _template(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    for name in value:
+        if name == "enable_thinking":
+            refuse("enable_thinking has a key of its own", "write model.thinking: true or false")
+        if name in RESERVED:
+            refuse(f"{name} is not a variable of a template: llmclick sets it itself", f"leave {name} out")
+        if not str(name).isidentifier():
+            refuse(f"a template's variable cannot be named {name!r}", "write a name of letters, digits and _")
+    if "date" in value:
+        try:
+            datetime.datetime.fromisoformat(value["date"])
+        except (TypeError, ValueError):
+            refuse("date is the day that the template is told", "write date: 2026-01-31, or with a time 2026-01-31T12:00")
+    return value
+
+
 class ModelConfig(Section):
     """The model that training starts from."""
 
@@ -83,6 +103,14 @@ class ModelConfig(Section):
         default=None,
         description="Handed to the chat template as enable_thinking. Left out, the template's own default holds.",
         json_schema_extra={"default": "the template's"},
+    )
+
+    template: Annotated[dict[str, Any], BeforeValidator(_template)] = Field(
+        default_factory=dict,
+        description="Variables handed to the chat template by their names: `{date_string: 26 Jul 2024}`, `{tools: [...]}`. A "
+        "template that asks for the current date (strftime_now) is told `date`, 2026-01-01 if omitted, so that the same config "
+        "has the same prompts on any day.",
+        json_schema_extra={"shape": "a mapping of the template's variables"},
     )
 
     @property

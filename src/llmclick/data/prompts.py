@@ -5,8 +5,11 @@ Decisions that a reader may look for:
 - Text and messages go through the model's chat template with the header of the answer (`add_generation_prompt`). The
   template writes the begin token itself where it wants one; the tokenizer adds none.
 - `data.system` is put before every text prompt. Messages are taken as they are: whoever writes messages has decided.
-- A tokenizer without a template belongs to a base model: a text prompt is given as it is, with the special tokens that the
-  tokenizer adds (said once); messages and `data.system` are refused.
+- A template that writes the current date is told a fixed one (`template`).
+- A tokenizer without a template belongs to a base model: a text prompt is given as it is, after the special tokens that the
+  tokenizer puts before it (said once) and without those that it appends; messages and `data.system` are refused.
+- A prompt never ends with an id that ends a completion, unless the template opens the answer with it.
+- What people are shown of a prompt is decoded from its ids.
 - Special tokens written inside a row's text become those tokens, as everywhere in transformers and in servers; a notice counts
   the rows.
 - Nothing is ever cut. A row that does not fit is an error, or, with `training.overflow: skip`, left out and counted.
@@ -15,13 +18,14 @@ Decisions that a reader may look for:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llmclick.data.problems import SHOWN, fold, named, shorten
 from llmclick.data.rows import Row, content_text
+from llmclick.data.template import DATE, apply_template, reads_the_clock
 from llmclick.errors import Problem
 
 _ABSURD = 10_000_000
@@ -29,11 +33,12 @@ _ABSURD = 10_000_000
 
 _THINKING = ("<think>", "<reasoning>", "[THINK]")
 _FEW_TOKENS = 64
+_LOOKED_AT = 200
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A row as the model sees it: the token ids, and their text."""
+    """A row as the model sees it: the token ids, and the text that they decode to."""
 
     row: Row
     ids: tuple[int, ...]
@@ -59,15 +64,57 @@ def messages_of(row: Row, system: str | None) -> list[dict[str, Any]]:
     return [{**message, "content": content_text(message["content"])} for message in prompt]
 
 
-def render_chat(tokenizer: Any, messages: Sequence[dict[str, Any]], thinking: bool | None = None) -> tuple[str, list[int]]:
+def render_chat(
+    tokenizer: Any,
+    messages: Sequence[dict[str, Any]],
+    thinking: bool | None = None,
+    variables: Mapping[str, Any] | None = None,
+    *,
+    header: bool = True,
+) -> tuple[str, list[int]]:
     """The text that the chat template makes of the messages, with the header of the answer, and its token ids.
 
     The ids equal `apply_chat_template(..., tokenize=True)["input_ids"]`; that call returns a mapping since transformers 5,
     whose len() is 2.
     """
     options = {} if thinking is None else {"enable_thinking": thinking}
-    text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False, **options)
+    text = apply_template(tokenizer, messages, variables, add_generation_prompt=header, **options)
     return text, list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def text_ids(tokenizer: Any, text: str) -> list[int]:
+    """The token ids of a text as a base model gets it: what the tokenizer puts before the text is kept (the begin token), what
+    it appends is not, because the model is to go on where the text ends."""
+    whole = list(tokenizer(text)["input_ids"])
+    alone = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    for end in range(len(alone), len(whole) + 1):
+        if whole[end - len(alone) : end] == alone:
+            return whole[:end] if alone else []
+    return whole
+
+
+@dataclass(frozen=True)
+class _How:
+    """What every row of a run is rendered with."""
+
+    tokenizer: Any
+    system: str | None
+    thinking: bool | None
+    variables: Mapping[str, Any]
+    stop_ids: Collection[int]
+
+    @property
+    def template(self) -> bool:
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    def chat(self, row: Row, *, header: bool = True) -> tuple[str, list[int]]:
+        messages = messages_of(row, self.system)
+        return render_chat(self.tokenizer, messages, self.thinking, self.variables, header=header)
+
+    def text_of(self, ids: Sequence[int]) -> str:
+        """Ids as people see them: every special token, and no space tidied away."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
 
 
 def render(
@@ -76,26 +123,32 @@ def render(
     *,
     system: str | None = None,
     thinking: bool | None = None,
+    variables: Mapping[str, Any] | None = None,
+    stop_ids: Collection[int] = (),
     max_new_tokens: int,
     max_length: int,
     context: int | None = None,
     overflow: str = "error",
 ) -> Rendered:
-    """Render, tokenise and measure every row. `context` is the model's own limit in tokens, None if it states none."""
+    """Render, tokenise and measure every row. `context` is the model's own limit in tokens, None if it states none; `stop_ids`
+    are the ids that end a completion, `variables` the chat template's own."""
     out = Rendered()
-    template = bool(getattr(tokenizer, "chat_template", None))
+    how = _How(tokenizer, system, thinking, variables or {}, frozenset(stop_ids))
     problems: list[Problem] = []
     whole: list[Prompt] = []
     for row in rows:
-        result = _render_row(row, tokenizer, template, system, thinking)
+        result = _render_row(row, how)
         if isinstance(result, Problem):
             problems.append(result)
         else:
             whole.append(result)
-    out.problems = shorten(fold(problems), "rows")
-    if not template:
+    out.problems = shorten(fold(problems), "problems")
+    if not how.template:
         out.notices.append("the tokenizer has no chat template (a base model): text prompts are given to the model as they are")
-    out.notices += _about_text(whole, tokenizer, template, max_new_tokens)
+    elif whole:
+        out.problems += _never_the_same(whole[0].row, how)
+        out.notices += _about_the_date(whole, how)
+    out.notices += _about_text(whole, tokenizer, how.template, max_new_tokens)
     limit = max_length if context is None else min(max_length, context)
     long = [prompt for prompt in whole if len(prompt.ids) + max_new_tokens > limit]
     if not long:
@@ -109,9 +162,9 @@ def render(
     return out
 
 
-def _render_row(row: Row, tokenizer: Any, template: bool, system: str | None, thinking: bool | None) -> Prompt | Problem:
+def _render_row(row: Row, how: _How) -> Prompt | Problem:
     prompt = row.data["prompt"]
-    if not template and (system is not None or not isinstance(prompt, str)):
+    if not how.template and (how.system is not None or not isinstance(prompt, str)):
         key = "prompt" if not isinstance(prompt, str) else "data.system"
         return Problem(
             row.where,
@@ -121,25 +174,63 @@ def _render_row(row: Row, tokenizer: Any, template: bool, system: str | None, th
             write="a text prompt, without data.system, or a model with a chat template (often named -Instruct)",
         )
     try:
-        if template:
-            text, ids = render_chat(tokenizer, messages_of(row, system), thinking)
-        else:
-            text, ids = prompt, list(tokenizer(prompt)["input_ids"])
+        ids = how.chat(row)[1] if how.template else text_ids(how.tokenizer, prompt)
+        if ids and ids[-1] in how.stop_ids and not _is_the_answers_header(row, how):
+            return _after_the_end(row, ids, how)
     except Exception as error:
         # A template is a program of the model's author: it raises what it likes, jinja's errors and Python's.
         return Problem(
             row.where,
             "prompt",
-            given=_roles(messages_of(row, system)),
+            given=_roles(messages_of(row, how.system)),
             why=f"the model's chat template refuses it: {_message(error)}",
             write="messages as the template wants them"
-            + ("; without data.system, its text at the start of the prompt" if system is not None else ""),
+            + ("; without data.system, its text at the start of the prompt" if how.system is not None else ""),
         )
     if not ids:
         return Problem(
             row.where, "prompt", "the tokenizer makes no token of the prompt", "a prompt with text", repr(prompt)[:60]
         )
-    return Prompt(row, tuple(ids), text)
+    return Prompt(row, tuple(ids), how.text_of(ids))
+
+
+def _is_the_answers_header(row: Row, how: _How) -> bool:
+    """Whether the template has opened the answer behind the messages: some models count their own header among the ends, to
+    stop before they speak for another side (Phi-3's `<|assistant|>`)."""
+    if not how.template:
+        return False
+    with_header, without = how.chat(row)[0], how.chat(row, header=False)[0]
+    return with_header.startswith(without) and len(with_header) > len(without)
+
+
+def _after_the_end(row: Row, ids: Sequence[int], how: _How) -> Problem:
+    why = f"the prompt's last token, {how.text_of(ids[-1:])!r} (id {ids[-1]}), ends a completion: nothing can follow it"
+    write = "the prompt without this token at its end"
+    if how.template:
+        write += ", or a chat template that opens the answer (add_generation_prompt)"
+    return Problem(row.where, "prompt", why, write, given=repr(how.text_of(ids[-20:])))
+
+
+def _never_the_same(row: Row, how: _How) -> list[Problem]:
+    """A template that draws at random would give other prompts under the same config."""
+    texts = [how.chat(row)[0] for _ in range(4)]
+    if len(set(texts)) == 1:
+        return []
+    why = "the model's chat template gives another text each time (it draws at random), so no run could be repeated"
+    return [Problem(row.where, "model.name", why, "a model whose chat template depends on the messages alone")]
+
+
+def _about_the_date(prompts: Sequence[Prompt], how: _How) -> list[str]:
+    options = {} if how.thinking is None else {"enable_thinking": how.thinking}
+    for prompt in prompts[:_LOOKED_AT]:
+        messages = messages_of(prompt.row, how.system)
+        if reads_the_clock(how.tokenizer, messages, how.variables, add_generation_prompt=True, **options):
+            date = how.variables.get("date", DATE)
+            return [
+                f"the chat template writes the current date into the prompt: it is told {date}, so that the same config has "
+                "the same prompts on any day. Write model.template: {date: 2026-07-31} for another one"
+            ]
+    return []
 
 
 def _roles(messages: Sequence[dict[str, Any]]) -> str:

@@ -29,19 +29,21 @@ class Dataset:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def prepare(config: Any, tokenizer: Any, *, context: int | None = None, rows: Rows | None = None) -> Dataset:
+def prepare(
+    config: Any, tokenizer: Any, *, context: int | None = None, rows: Rows | None = None, stop_ids: Sequence[int] = ()
+) -> Dataset:
     """Read, render, measure and split. Raises InputError with every problem of every row.
 
-    `context` is the model's own length limit, `rows` what was read before.
+    `context` is the model's own length limit, `rows` what was read before, `stop_ids` what ends a completion.
     """
-    dataset, problems = try_prepare(config, tokenizer, context=context, rows=rows)
+    dataset, problems = try_prepare(config, tokenizer, context=context, rows=rows, stop_ids=stop_ids)
     if problems:
         raise InputError(problems)
     return dataset
 
 
 def try_prepare(
-    config: Any, tokenizer: Any, *, context: int | None = None, rows: Rows | None = None
+    config: Any, tokenizer: Any, *, context: int | None = None, rows: Rows | None = None, stop_ids: Sequence[int] = ()
 ) -> tuple[Dataset, list[Problem]]:
     """As `prepare`, with the problems returned beside what could be made of the rest."""
     read = read_rows(config) if rows is None else rows
@@ -49,6 +51,8 @@ def try_prepare(
     options = {
         "system": config.data.system,
         "thinking": config.model.thinking,
+        "variables": config.model.template,
+        "stop_ids": stop_ids,
         "max_new_tokens": config.method.max_new_tokens,
         "max_length": config.training.max_length,
         "context": context,

@@ -394,6 +394,7 @@ def _try_data(config: Any, read: Rows, source: Any, problems: list[Problem]) -> 
     """Render, measure and split, then try the rewards; problems of the rows that were read are taken as reported."""
     from llmclick.data.prompts import context_length
     from llmclick.modeling.llm.models.base import load_tokenizer
+    from llmclick.modeling.llm.models.stops import Stops, find_stops
     from llmclick.pipeline.data import try_prepare
 
     tokenizer = _try(lambda: load_tokenizer(source), problems)
@@ -401,7 +402,9 @@ def _try_data(config: Any, read: Rows, source: Any, problems: list[Problem]) -> 
         problems += try_rewards(config, [*read.rows, *(read.held_out or ())])
         return None, None
     context = context_length(Path(source.folder), tokenizer)
-    dataset, found = try_prepare(config, tokenizer, context=context, rows=read)
+    stops = _try(lambda: find_stops(source, tokenizer, stop=config.method.stop, where=config.where), problems) or Stops(())
+    dataset, found = try_prepare(config, tokenizer, context=context, rows=read, stop_ids=stops.ids)
+    dataset.notices.extend(stops.notices)
     problems += found[len(read.problems) :]
     kept = [prompt.row for prompt in (*dataset.train, *dataset.validation)]
     problems += try_rewards(config, [*read.rows, *(read.held_out or ())] if found else kept)

@@ -48,7 +48,9 @@ def sample(config: Config, rows: int, checkpoint: Path | None, greedy: bool, con
             )
     prepare_process()
     tokenizer = load_tokenizer(checked.source)
-    model = load_language_model(source, device=checked.plan.compute.device, dtype="auto", tokenizer=tokenizer)
+    model = load_language_model(
+        source, device=checked.plan.compute.device, dtype="auto", tokenizer=tokenizer, stop=config.method.stop
+    )
     text_of = text_decoder(tokenizer, model)
     if greedy:
         prompts, completions = _as_validated(model, checked.dataset.validation, rows, config, console)

@@ -101,7 +101,13 @@ def build_engine(config: Config, source: Source, compute: Compute, dataset: Data
 
     method, settings = config.method, config.training
     tokenizer = load_tokenizer(source)
-    model = load_language_model(source, architecture=config.model.architecture, device=compute.device, tokenizer=tokenizer)
+    model = load_language_model(
+        source,
+        architecture=config.model.architecture,
+        device=compute.device,
+        tokenizer=tokenizer,
+        stop=method.stop,
+    )
     adapter = attach(model, settings.adapter, config.pipeline.seed) if settings.adapter else None
     policy = Policy(model, compute.precision, adapter)
     stream = Stream(

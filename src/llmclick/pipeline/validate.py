@@ -115,7 +115,9 @@ def answers(
     prepare_process()
     with job.console.progress(f"loading the {label}", None):
         tokenizer = load_tokenizer(job.source)
-        model = load_language_model(source, device=job.compute.device, dtype="auto", tokenizer=tokenizer)
+        model = load_language_model(
+            source, device=job.compute.device, dtype="auto", tokenizer=tokenizer, stop=job.config.method.stop
+        )
     text_of = text_decoder(tokenizer, model)
     try:
         completions = greedy_completions(
@@ -152,6 +154,7 @@ def base_inputs(job: Job, prompts: Sequence[Prompt]) -> dict[str, Any]:
         "tokenizer": job.source.tokenizer_hash(),
         "device": job.compute.device,
         "budget": method.max_new_tokens,
+        "stop": list(method.stop),
         "answer_after": method.answer_after,
         "truncated": method.truncated,
         "llmclick's validation version": SEMANTICS["validate"],

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from llmclick.errors import InputError, Problem
 from llmclick.modeling.llm.models.linear import few_rows_linear, speed_up_linears
 from llmclick.modeling.llm.models.source import Source, resolve_source
+from llmclick.modeling.llm.models.stops import configs_of, find_stops, numbers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,13 +35,20 @@ _MEDIA_TOKENS = re.compile(r"<\|?((vision|image|video|audio|tts)_(start|end|pad|
 class LanguageModel:
     """A causal text model in evaluation mode, with dropout off and nothing of its generation settings but the stop ids.
 
-    `module` is the transformers model, `stop_ids` the union of what tokenizer, generation config and model config call an end,
-    `suppressed_ids` the ids that are never sampled and not in any softmax (padded rows of the head; media tokens).
+    `module` is the transformers model, `stop_ids` what ends a completion (`stops`), `suppressed_ids` the ids
+    that are never sampled and not in any softmax (padded rows of the head; media tokens).
     """
 
     family = "transformer"
 
-    def __init__(self, module: Any, source: Source, device: torch.device, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self,
+        module: Any,
+        source: Source,
+        device: torch.device,
+        tokenizer: PreTrainedTokenizerBase,
+        stop: Sequence[int | str] = (),
+    ) -> None:
         self.module = module
         self.source = source
         self.device = device
@@ -53,7 +60,8 @@ class LanguageModel:
         silence_dropout(self.module)
         head = self.module.get_output_embeddings()
         self.vocab_size = int(head.weight.shape[0])
-        self.stop_ids, self.pad_id = special_ids(source, tokenizer, self.vocab_size)
+        self.stop_ids = find_stops(source, tokenizer, self.vocab_size, stop).ids
+        self.pad_id = padding_id(source, tokenizer, self.vocab_size, self.stop_ids)
         self.suppressed_ids = suppressed_ids(source, tokenizer, self.vocab_size)
 
     def with_module(self, module: nn.Module) -> Self:
@@ -220,8 +228,10 @@ def load_language_model(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | Literal["auto"] = torch.float32,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    stop: Sequence[int | str] = (),
 ) -> LanguageModel:
-    """Loads the text model of `source` with every weight in `dtype`; "auto" is the one the checkpoint names.
+    """Loads the text model of `source` with every weight in `dtype`; "auto" is the one the checkpoint names. `stop` is
+    `method.stop`.
 
     Raises InputError if the checkpoint is no causal text model, lacks tensors, or contradicts `architecture`.
     """
@@ -241,11 +251,13 @@ def load_language_model(
         if source.family == "hybrid":
             from llmclick.modeling.llm.models.hybrid import HybridModel, load_hybrid
 
-            model: LanguageModel = HybridModel(load_hybrid(source, dtype).to(device), source, torch.device(device), tokenizer)
+            module = load_hybrid(source, dtype).to(device)
+            model: LanguageModel = HybridModel(module, source, torch.device(device), tokenizer, stop)
         else:
             from llmclick.modeling.llm.models.transformer import load_transformer
 
-            model = LanguageModel(load_transformer(source, dtype).to(device), source, torch.device(device), tokenizer)
+            module = load_transformer(source, dtype).to(device)
+            model = LanguageModel(module, source, torch.device(device), tokenizer, stop)
         _check_vocabulary(model, tokenizer)
         _check_head(model)
         if torch.device(device).type == "cpu":
@@ -316,20 +328,15 @@ def silence_dropout(module: Any) -> None:
             child.attention_dropout = 0.0
 
 
-def special_ids(source: Source, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[tuple[int, ...], int]:
-    """Stop ids (sorted union of tokenizer, generation config, model config and its text config) and the padding id."""
-    configs = _configs(source)
-    stops = {number for config in configs for number in _numbers(config.get("eos_token_id"))} | set(
-        _numbers(tokenizer.eos_token_id)
-    )
-    stops = {number for number in stops if 0 <= number < vocab_size}
+def padding_id(source: Source, tokenizer: PreTrainedTokenizerBase, vocab_size: int, stop_ids: tuple[int, ...]) -> int:
+    """The id that fills up short rows: the tokenizer's, a config's, else a stop id, else 0."""
     pads = [
-        *_numbers(tokenizer.pad_token_id),
-        *(number for config in configs for number in _numbers(config.get("pad_token_id"))),
-        *sorted(stops),
+        *numbers(tokenizer.pad_token_id),
+        *(number for config in configs_of(source) for number in numbers(config.get("pad_token_id"))),
+        *stop_ids,
         0,
     ]
-    return tuple(sorted(stops)), next(number for number in pads if 0 <= number < vocab_size)
+    return next(number for number in pads if 0 <= number < vocab_size)
 
 
 def suppressed_ids(source: Source, tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> tuple[int, ...]:
@@ -338,23 +345,9 @@ def suppressed_ids(source: Source, tokenizer: PreTrainedTokenizerBase, vocab_siz
     suppressed = set(range(vocab_size)) - set(vocabulary.values())
     config = source.config()
     if any(key.endswith(("vision_config", "audio_config")) for key in config):
-        suppressed |= {number for key, value in config.items() if _MEDIA_KEYS.search(key) for number in _numbers(value)}
+        suppressed |= {number for key, value in config.items() if _MEDIA_KEYS.search(key) for number in numbers(value)}
         suppressed |= {number for token, number in vocabulary.items() if _MEDIA_TOKENS.fullmatch(token)}
     return tuple(sorted(number for number in suppressed if 0 <= number < vocab_size))
-
-
-def _configs(source: Source) -> list[dict[str, Any]]:
-    config = source.config()
-    found = [config, *(config[key] for key in ("text_config",) if isinstance(config.get(key), dict))]
-    file = source.folder / "generation_config.json"
-    if file.exists():
-        found.insert(0, json.loads(file.read_text("utf-8")))
-    return found
-
-
-def _numbers(value: Any) -> list[int]:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [number for number in values if isinstance(number, int) and not isinstance(number, bool)]
 
 
 def _check_vocabulary(model: LanguageModel, tokenizer: PreTrainedTokenizerBase) -> None:
