@@ -72,7 +72,7 @@ def test_the_pass_rate_counts_what_the_scorer_passed() -> None:
     trained = answers(2.0, 0.9)
     for answer, passed in zip(trained, (False, True), strict=True):
         answer["passed"] = passed
-    assert judge(answers(0, 0), trained, Bounds(), ["own"], 7).metrics["pass_rate"].trained == 0.5
+    assert judged(answers(0, 0), trained, Bounds()).metrics["pass_rate"].trained == 0.5
 
 
 def test_a_negative_reward_can_fail_a_bound_of_zero() -> None:

@@ -111,7 +111,10 @@ def test_the_gate_passes_at_most_one_in_forty_of_the_sign_patterns() -> None:
         found = 0
         for better in itertools.product((0, 1), repeat=n):
             sides = [
-                [{"reward": value, "rewards": {"own": value}, "tokens": 1, "stop": "stop"} for value in values]
+                [
+                    {"reward": value, "rewards": {"own": value}, "passed": value >= 1, "tokens": 1, "stop": "stop"}
+                    for value in values
+                ]
                 for values in ([1 - value for value in better], better)
             ]
             found += judge(*sides, Gain({"reward": 0.0}), ["own"], 7, range(n)).passed is True

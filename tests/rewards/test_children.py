@@ -107,7 +107,7 @@ def test_what_was_written_on_stderr_is_shown_with_a_failure(file, text):
     """A call that takes too long, raises or ends its worker is told with the end of what it or its child wrote there: here the
     child's own error, without which nobody would know why."""
     with Scorer([Spec("children", timeout=4)], [file]) as scorer, pytest.raises(RewardError) as caught:
-        scorer.score([item(text)])
+        scorer.score([item(text), item(text)])  # one such failure is tolerated
     said = "the last thing it said" if text.endswith("die") else "KeyError: 'no grade for x'"
     assert said in str(caught.value)
 
