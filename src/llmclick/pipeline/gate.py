@@ -219,13 +219,14 @@ def _gain(name: str, bound: float, measured: Measured | None, pairs: _Pairs | No
 def _too_few(margin: float, pairs: _Pairs) -> str:
     """Says so when so few prompts could not show the asked gain, or rule out the loss, even if it were so.
 
-    A mean over m prompts whose parts in it have the standard deviation s has a 95 % half-width of 1.96 s / sqrt(m); it has to
+    A mean over m prompts that deviate from it by a standard deviation of s has a 95 % half-width of 1.96 s / sqrt(m); it has to
     be below the margin.
     """
     sums, rows = per_prompt(pairs.differences, pairs.prompts)
     if margin <= 0 or len(sums) < 2:
         return ""
-    spread = float(np.std(sums * len(sums) / rows.sum(), ddof=1))
+    parts = (sums - rows * sums.sum() / rows.sum()) * len(sums) / rows.sum()
+    spread = float(np.std(parts, ddof=1))
     needed = max(FEWEST, math.ceil((1.96 * spread / margin) ** 2))
     if needed <= len(sums):
         return ""
