@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import platform
 import sys
 from dataclasses import dataclass
@@ -67,13 +68,18 @@ def cpu_features() -> frozenset[str]:
     return frozenset(flags)
 
 
+_WITHOUT_BF16 = frozenset(("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"))
+"""Limits of oneDNN, which computes torch's bf16 products on a CPU, under which it emulates them on every processor."""
+
+
 def has_bf16(device: Device) -> bool:
     """Whether bf16 arithmetic is done by the hardware and not emulated."""
     if device == "cuda":
         import torch
 
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device == "cpu" and bool({"amx_bf16", "avx512_bf16"} & cpu_features())
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", ""))
+    return device == "cpu" and limit.upper() not in _WITHOUT_BF16 and bool({"amx_bf16", "avx512_bf16"} & cpu_features())
 
 
 @functools.cache
