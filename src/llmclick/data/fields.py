@@ -103,7 +103,8 @@ def missing(data: Mapping[str, Any], key: str) -> str:
 
 def suggestion(data: Mapping[str, Any], key: str) -> dict[str, str] | None:
     """The `fields` that would give the row this key, and those of one conversation together; None if nothing is likely."""
-    if key in ("prompt", "answer") and (turns := conversation(data)) is not None:
+    turns = {target: source for target, source in (conversation(data) or {}).items() if target not in data}
+    if key in turns:
         return turns
     paths = dict(_paths(data))
     for meant in _MEANT.get(key, ()):
@@ -124,8 +125,8 @@ def conversation(data: Mapping[str, Any]) -> dict[str, str] | None:
         asked = next((at for at, role in enumerate(roles) if role in _USERS), None)
         if asked is None or not all(what in turn for turn in turns):
             continue
-        if who == "role" and roles[-1] in _USERS:
-            return None if name == "prompt" else {"prompt": name}
+        if who == "role" and roles[-1] in _USERS and name != "prompt":
+            return {"prompt": name}
         if asked + 1 < len(roles) and roles[asked + 1] in _MODELS:
             return {"prompt": f"{name}.{asked}.{what}", "answer": f"{name}.{asked + 1}.{what}"}
     return None

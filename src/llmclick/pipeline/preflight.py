@@ -406,8 +406,9 @@ def _try_data(config: Any, read: Rows, source: Any, problems: list[Problem]) -> 
     dataset, found = try_prepare(config, tokenizer, context=context, rows=read, stop_ids=stops.ids)
     dataset.notices.extend(stops.notices)
     problems += found[len(read.problems) :]
-    kept = [prompt.row for prompt in (*dataset.train, *dataset.validation)]
-    problems += try_rewards(config, [*read.rows, *(read.held_out or ())] if found else kept)
+    rows = [*read.rows, *(read.held_out or ())]
+    kept = {(prompt.row.id, prompt.row.where) for prompt in (*dataset.train, *dataset.validation)}
+    problems += try_rewards(config, rows if found else [row for row in rows if (row.id, row.where) in kept])
     return tokenizer, dataset
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
@@ -15,6 +17,7 @@ from llmclick.rewards.imports import own_traceback
 CONTAINED = ("timeout", "died", "memory")
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # differs from call to call, and says nothing
 #: Largest size of a reward: its square, summed over a batch, still is a number.
 LARGEST = 1e12
 
@@ -66,8 +69,14 @@ def _checked(value: object) -> Outcome:
         return Outcome()
     if not isinstance(value, Real) and getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()  # a number of numpy or torch
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()  # nobody will await it, and Python would warn
+        return Outcome(
+            failure="error", detail="it is an async function, and its calls are not awaited: write def, not async def"
+        )
     if not isinstance(value, (Real, Fraction)):
-        shown = repr(value)[:80]
+        shown = _ADDRESS.sub("", repr(value))[:80]
         count = f" with {len(value)} items" if isinstance(value, (list, tuple)) else ""
         return Outcome(
             failure="error",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmclick.data.fields import keys_of, missing
 from llmclick.errors import InputError, Problem, RewardError
 from llmclick.registry import Entry
 from llmclick.rewards import REWARDS, Reward
@@ -360,7 +362,19 @@ def _too_many(bound: _Bound, item: ToScore, failing: int, items: int, completion
     )
 
 
+_ABSENT = re.compile(r"the row has no '([^'\n]+)'|it raised KeyError\n(?:.*\n)*KeyError: '([^'\n]+)'")
+"""What a shipped reward says of a row without its key, and what a user's reward says by failing."""
+
+
+def _key_that_is_absent(reason: str, row: Row) -> str | None:
+    found = _ABSENT.fullmatch(reason)
+    key = (found[1] or found[2]) if found else None
+    return key if key is not None and key not in row.data else None
+
+
 def _refused(bound: _Bound, row: Row, reason: str) -> Problem:
+    if (key := _key_that_is_absent(reason, row)) is not None:
+        return Problem(row.where, bound.spec.name, reason, missing(row.data, key), given=keys_of(row.data))
     return Problem(
         where=row.where,
         key=bound.spec.name,
@@ -381,7 +395,10 @@ def _trial_problem(bound: _Bound, row: Row, job: Job, outcome: Outcome) -> Probl
             if job.right
             else "an empty completion"
         )
-        return Problem(row.where, name, f"tried with {tried}: {outcome.detail}", "mend the reward or the row")
+        why, write, given = f"tried with {tried}: {outcome.detail}", "fix the reward or the row", ""
+        if (key := _key_that_is_absent(outcome.detail, row)) is not None:
+            given, write = keys_of(row.data), f"{missing(row.data, key)}, or read another key in the reward"
+        return Problem(row.where, name, why, write, given)
     if job.right and (outcome.value is None or not reaches(outcome.value, bound.spec.pass_at)):
         why = f"a completion made from the row's own answer scores {outcome.value}, so no completion could be known to be right"
         return Problem(row.where, name, why, "mend the answer or leave the row out", given=shown(outcome.completion))

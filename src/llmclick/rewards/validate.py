@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.util
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -62,6 +63,7 @@ def check_specs(specs: Sequence[Spec], where: Callable[[str], str]) -> list[Prob
             continue
         entry = REWARDS.get(spec.name)
         problems += _check_package(entry, key, where)
+        problems += _check_plain(entry, key, where)
         if entry.shipped and not 0 < spec.pass_at <= 1:
             never = "no completion would ever pass" if spec.pass_at > 1 else "every completion would pass"
             place = f"{key}.pass_at"
@@ -81,6 +83,21 @@ def _check_package(entry: Entry[Reward], key: str, where: Callable[[str], str]) 
     why = f"it needs the package {package.replace('_', '-')}, which is not installed"
     write = f"uv sync --extra {extra}, or pip install 'llmclick[{extra}]'"
     return [Problem(where=where(f"{key}.name"), key=f"{key}.name", given=entry.name, why=why, write=write)]
+
+
+def _check_plain(entry: Entry[Reward], key: str, where: Callable[[str], str]) -> list[Problem]:
+    """Whether calling it gives a value: an async function gives a coroutine, one with `yield` a generator."""
+    called = getattr(entry.value, "__call__", None)  # noqa: B004  # its own method, of an object that is called
+    for function in (entry.value, called):
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            why, write = "it is an async function, and rewards are called without await", "def instead of async def"
+        elif inspect.isgeneratorfunction(function):
+            why, write = "it has a yield, so calling it gives a generator and not a number", "return instead of yield"
+        else:
+            continue
+        given = f"{entry.name}, defined at {entry.file}:{entry.line}"
+        return [Problem(where=where(f"{key}.name"), key=f"{key}.name", given=given, why=why, write=write)]
+    return []
 
 
 def _param_problems(entry: Entry[Reward], params: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
