@@ -167,8 +167,10 @@ def drawn_groups(path: str) -> dict[str, Any]:
 
     prepare_environment()
     from llmclick.config.load import load_config
+    from llmclick.pipeline.check import sampling
+    from llmclick.pipeline.engine import build_engine, requests_of
     from llmclick.pipeline.preflight import preflight
-    from llmclick.pipeline.train import build_engine, make_scorer, score_groups
+    from llmclick.pipeline.scores import make_scorer, score_groups
 
     config = load_config(path)
     checked = preflight(config)
@@ -179,7 +181,7 @@ def drawn_groups(path: str) -> dict[str, Any]:
     signals = []
     with make_scorer(config, None, print) as scorer:
         for turn, asked in enumerate([prompts] * each + [prompts[:more]]):
-            groups = engine.sampler.sample(engine.requests(asked), GROUP, f"forecast/{turn}")
+            groups = engine.sampler.sample(requests_of(asked), sampling(config, GROUP, f"forecast/{turn}"))
             totals = [score.total for score in score_groups(scorer, asked, groups, engine.text_of)]
             signals += [len(set(totals[at : at + GROUP])) > 1 for at in range(0, len(totals), GROUP)]
     assert len(signals) == GROUPS

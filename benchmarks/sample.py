@@ -82,8 +82,8 @@ def llmclick_side(options: argparse.Namespace) -> dict[str, Any]:
     prepare_environment()
     from types import SimpleNamespace
 
+    from llmclick.interfaces import Request, Sampling
     from llmclick.modeling.llm.models.base import load_language_model, load_tokenizer, resolve_source
-    from llmclick.modeling.llm.sampling.base import Request
     from llmclick.modeling.llm.sampling.local import LocalSampler
     from llmclick.modeling.llm.training.policy import Policy
 
@@ -97,10 +97,8 @@ def llmclick_side(options: argparse.Namespace) -> dict[str, Any]:
     requests = [Request(f"row-{number}", ids) for number, ids in enumerate(prompts)]
 
     def sample(new: int) -> list[int]:
-        sampler = LocalSampler(
-            policy.sampler_model, seed=1, temperature=1.0, max_new_tokens=new, rows=512, autocast=policy.autocast
-        )
-        groups = sampler.sample(requests, options.group, "benchmark")
+        sampler = LocalSampler(policy.sampler_model, seed=1, autocast=policy.autocast)
+        groups = sampler.sample(requests, Sampling(options.group, 1.0, new, "benchmark", 512))
         return [len(completion.ids) for group in groups for completion in group]
 
     return measured(options, sample)

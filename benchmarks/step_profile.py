@@ -49,10 +49,10 @@ def profiled(workload: str, precision: str) -> dict[str, float]:
     prepare_environment()
     from torch.profiler import ProfilerActivity, profile
 
-    import llmclick.modeling.llm.training.loop as loop
+    import llmclick.modeling.llm.training.rollout as rollout
 
     recorder = profile(activities=[ProfilerActivity.CPU])
-    sample = loop.sample_and_score
+    sample = rollout.sample_and_score
     calls = 0
 
     def from_the_third(*arguments: Any) -> Any:
@@ -64,7 +64,7 @@ def profiled(workload: str, precision: str) -> dict[str, float]:
             recorder.stop()
         return sample(*arguments)
 
-    loop.sample_and_score = from_the_third
+    rollout.sample_and_score = from_the_third
     import step_ours
 
     sys.argv = ["step_ours.py", str(converted_folder()), workload, "4", precision]

@@ -27,12 +27,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
 from llmclick.config.methods import CispoMethod, GrpoMethod, RewardSpec
+from llmclick.interfaces import Request, Sampling
 from llmclick.modeling.llm.methods.advantages import group_advantages, silent_groups
 from llmclick.modeling.llm.methods.cispo import Cispo
 from llmclick.modeling.llm.methods.grpo import Grpo
 from llmclick.modeling.llm.models.base import load_language_model
 from llmclick.modeling.llm.models.source import Source
-from llmclick.modeling.llm.sampling.base import Request
 from llmclick.modeling.llm.sampling.local import LocalSampler, pad_left
 from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.policy import Policy
@@ -61,8 +61,8 @@ CASES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 def sampled(policy: Policy) -> SampledBatch:
     generator = np.random.default_rng(5)
     asked = [Request(f"row-{k}", generator.integers(3, 90, size=4 + 5 * k).tolist()) for k in range(3)]
-    sampler = LocalSampler(policy.model, seed=2, temperature=TEMPERATURE, max_new_tokens=NEW, rows=512)
-    drawn = [completion for group in sampler.sample(asked, GROUP, "train/0") for completion in group]
+    how = Sampling(GROUP, TEMPERATURE, NEW, "train/0", 512)
+    drawn = [completion for group in LocalSampler(policy.model, seed=2).sample(asked, how) for completion in group]
     # Different lengths, or the three averages would be one.
     completions = [
         dataclasses.replace(completion, ids=completion.ids[: 1 + 5 * k % NEW], logprobs=completion.logprobs[: 1 + 5 * k % NEW])
@@ -89,7 +89,7 @@ def sampled(policy: Policy) -> SampledBatch:
 def our_gradient(policy: Policy, batch: SampledBatch, method: str, settings: dict[str, Any]) -> torch.Tensor:
     chosen = Grpo(GrpoMethod(reward=REWARD, clip=CLIP)) if method == "grpo" else Cispo(CispoMethod(reward=REWARD, clip=CLIP))
     policy.zero_gradients()
-    objective = Objective(method=chosen, temperature=TEMPERATURE, **settings)
+    objective = Objective(method=chosen, temperature=TEMPERATURE, max_new_tokens=NEW, **settings)
     accumulate_gradient(policy, batch, objective, batch.denominators(NEW), first=False)
     return torch.cat([policy.trainable[name].grad.reshape(-1) for name in sorted(policy.trainable)])
 

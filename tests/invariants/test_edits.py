@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmclick.errors import InputError, RewardError
-from llmclick.modeling.llm.training import loop
+from llmclick.modeling.llm.training import learner
 from llmclick.pipeline.stage import read_manifest
 from llmclick.rewards.scoring import Scorer, ToScore
 from tests.pipeline.conftest import Lab, lab  # noqa: F401  # a fixture
@@ -46,7 +46,7 @@ def test_a_reward_edited_while_the_run_trains_stops_before_it_scores(
     before = file.read_text()
     tiny.run()
     whole = tiny.put_aside()
-    norm, calls = loop.gradient_norm, []
+    norm, calls = learner.gradient_norm, []
 
     def edit(parameters: Any) -> Any:
         calls.append(0)
@@ -55,7 +55,7 @@ def test_a_reward_edited_while_the_run_trains_stops_before_it_scores(
         return norm(parameters)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "gradient_norm", edit)
+        patch.setattr(learner, "gradient_norm", edit)
         with pytest.raises(RewardError, match="edited or removed") as caught:
             tiny.run()
     assert caught.value.problems[0].where == str(file)

@@ -9,7 +9,7 @@ import pytest
 from llmclick.errors import Interrupted
 from llmclick.modeling.llm.models import packed_matrix
 from llmclick.modeling.llm.training.journal import Journal
-from llmclick.modeling.llm.training.loop import Training
+from llmclick.modeling.llm.training.state import Training
 from tests.runs import Tiny
 
 VARIANTS = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from llmclick.errors import RewardError, TrainingStopped
-from llmclick.modeling.llm.training import loop
+from llmclick.modeling.llm.training import learner
 from llmclick.modeling.llm.training.journal import Journal
 from llmclick.modeling.llm.training.snapshot import snapshot_steps
 from tests.runs import Tiny, read_metrics
@@ -22,7 +22,7 @@ def test_a_gradient_that_is_not_finite(tmp_path: Path, dense_folder: Path, monke
     tiny = Tiny(tmp_path, dense_folder)
     tiny.run()
     whole = tiny.put_aside()
-    norm = loop.gradient_norm
+    norm = learner.gradient_norm
     calls = 0
 
     def infinite_once(parameters: Any) -> torch.Tensor:
@@ -34,7 +34,7 @@ def test_a_gradient_that_is_not_finite(tmp_path: Path, dense_folder: Path, monke
         return norm(found)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "gradient_norm", infinite_once)
+        patch.setattr(learner, "gradient_norm", infinite_once)
         with pytest.raises(TrainingStopped, match="the gradient of step 4 is not finite") as caught:
             tiny.run()
     assert caught.value.exit_code == 4

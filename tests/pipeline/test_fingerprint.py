@@ -84,7 +84,15 @@ def test_another_version_of_a_library_that_counts(
 def held_out_inputs(plan: Any) -> dict[str, Any]:
     """What the base model's held-out answers of a plan are kept under, for no rows."""
     job = Job(
-        plan.config, plan.experiment, plan.source, plan.dataset_folder, "", plan.fingerprints, plan.compute, None, plan.shared
+        plan.config,
+        plan.experiment,
+        plan.source,
+        plan.dataset_folder,
+        "",
+        plan.compute,
+        None,
+        plan.shared,
+        should_stop=lambda: False,
     )
     return base_inputs(job, [])
 
@@ -153,7 +161,7 @@ def test_no_refactor_changes_a_hash(lab: Any, tmp_path: Path) -> None:
     edit(root / "modeling/llm/methods/grpo.py", "Group Relative Policy Optimization", "GRPO")
     edit(root / "pipeline/data.py", "_left_out", "_said_of_those_left_out")
     edit(root / "data/order.py", "wanted", "how_many")
-    edit(root / "modeling/llm/training/loop.py", "nothing is left to learn", "there is no more to learn")
+    edit(root / "modeling/llm/training/patience.py", "nothing is left to learn", "there is no more to learn")
     edit(root / "modeling/llm/training/loop.py", "    heap = HeapWatch()\n", "    heap = HeapWatch()\n    unused = 1\n")
     with (root / "rewards" / "text.py").open("a") as file:
         file.write("\n\n_NOTHING = None\n")

@@ -80,21 +80,21 @@ def test_the_seconds_of_a_step_add_up(lab: Lab) -> None:
 
 def test_check_samples_the_untrained_model(tmp_path: Path, dense_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Timing steps moves no weight, and nothing is written; a reward that always differs is foreseen to."""
-    from llmclick.pipeline import train
+    from llmclick.pipeline import engine
 
     lab = Lab(tmp_path, dense_folder)
     before, built = [], []
 
     def build(*given: Any) -> Any:
         built.append(made(*given))
-        before.append({name: weight.detach().clone() for name, weight in built[0].policy.trainable.items()})
+        before.append({name: weight.detach().clone() for name, weight in built[0].learner.policy.trainable.items()})
         return built[0]
 
-    made = train.build_engine
-    monkeypatch.setattr(train, "build_engine", build)
+    made = engine.build_engine
+    monkeypatch.setattr(engine, "build_engine", build)
     spread = Path(__file__).parents[1] / "spread_reward.py"
     result = check(lab.config(f"pipeline.imports=[{spread}]", "method.reward.name=spread"), 4, lab.console())
-    for name, weight in built[0].policy.trainable.items():
+    for name, weight in built[0].learner.policy.trainable.items():
         assert weight.equal(before[0][name]), name
     assert result.forecast is not None
     assert result.forecast["completions"] == 4 * 16
@@ -119,15 +119,15 @@ def test_a_sorted_file_is_sampled_in_the_order_of_the_run(
 ) -> None:
     """A file whose first half never differs and whose second half always does: 12 prompts are those of the run's first three
     batches, and the share with a signal is theirs, where the file's first 12 rows would say 0."""
-    from llmclick.pipeline import train
+    from llmclick.pipeline import engine
 
     lab = Lab(tmp_path, dense_folder)
     lab.write_rows([{"prompt": f"What is {n} plus 2?", "answer": "x", "level": float(n >= 20)} for n in range(40)])
     file = tmp_path / "sorted_reward.py"
     file.write_text(SORTED)
     built: list[Any] = []
-    made = train.build_engine
-    monkeypatch.setattr(train, "build_engine", lambda *given: built.append(made(*given)) or built[0])
+    made = engine.build_engine
+    monkeypatch.setattr(engine, "build_engine", lambda *given: built.append(made(*given)) or built[0])
     config = lab.config(f"pipeline.imports=[{file}]", "method.reward.name=half_of_them", "data.validation=8")
     found = check(config, 12, lab.console()).forecast
     assert found is not None

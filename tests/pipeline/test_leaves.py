@@ -102,16 +102,16 @@ def test_a_failed_gate_has_its_page_too(tmp_path: Path, dense_folder: Path) -> N
 
 def test_a_stopped_run_has_a_page_of_what_is_there(tmp_path: Path, dense_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training that stops itself after three steps: the error stays the error, the page shows three steps."""
-    import llmclick.modeling.llm.training.loop as loop
+    import llmclick.modeling.llm.training.rollout as rollout
 
-    real = loop.sample_and_score
+    real = rollout.sample_and_score
 
     def three(training: Any) -> Any:
         if training.step == 3:
             raise TrainingStopped("enough")
         return real(training)
 
-    monkeypatch.setattr(loop, "sample_and_score", three)
+    monkeypatch.setattr(rollout, "sample_and_score", three)
     run = Tiny(tmp_path / "run", dense_folder)
     with pytest.raises(TrainingStopped, match="enough"):
         run.run()
@@ -193,9 +193,9 @@ def test_the_tracker_of_the_config_receives_every_number_and_the_verdict(tiny: T
 
 def test_a_resumed_run_sends_each_step_once(tmp_path: Path, dense_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in step 4 with the last snapshot after step 2: step 3 is taken again, the tracker sees it once."""
-    import llmclick.modeling.llm.training.loop as loop
+    import llmclick.modeling.llm.training.rollout as rollout
 
-    real = loop.sample_and_score
+    real = rollout.sample_and_score
     with monkeypatch.context() as patch:
 
         def stop(training: Any) -> Any:
@@ -203,7 +203,7 @@ def test_a_resumed_run_sends_each_step_once(tmp_path: Path, dense_folder: Path, 
                 raise TrainingStopped("enough")
             return real(training)
 
-        patch.setattr(loop, "sample_and_score", stop)
+        patch.setattr(rollout, "sample_and_score", stop)
         run = tracked(tmp_path, dense_folder)
         with pytest.raises(TrainingStopped):
             run.run("tracker=lines")

@@ -67,7 +67,6 @@ def test_the_job_names_what_a_stage_works_with(lab: Any) -> None:
     plan = make_plan(lab.config())
     train, validate = lab.jobs
     assert (train.fingerprint, validate.fingerprint) == (plan.fingerprints["train"], plan.fingerprints["validate"])
-    assert validate.fingerprint_of("train") == train.fingerprint
     assert train.dataset_folder == plan.dataset_folder
     assert train.shared == lab.output / ".shared"
 

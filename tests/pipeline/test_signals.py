@@ -14,7 +14,7 @@ import pytest
 from llmclick.config.load import load_config
 from llmclick.errors import Interrupted, RewardError
 from llmclick.modeling.llm.training.journal import Journal
-from llmclick.pipeline import validate
+from llmclick.pipeline import engine
 from llmclick.pipeline.run import run
 from llmclick.tracking.console import Console
 from tests.runs import Tiny, read_metrics
@@ -116,14 +116,14 @@ EVALUATED = ("training.eval_every=2", "training.save_every=5")
 
 
 def once_in_evaluation(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) -> None:
-    original = validate.greedy_completions
+    original = engine.greedy_completions
 
-    def then(model: Any, prompts: Any, config: Any, console: Any, label: str, **more: Any) -> Any:
+    def then(sampler: Any, prompts: Any, config: Any, console: Any, label: str, **more: Any) -> Any:
         if label == f"held-out rows after step {step}":
             do()
-        return original(model, prompts, config, console, label, **more)
+        return original(sampler, prompts, config, console, label, **more)
 
-    monkeypatch.setattr(validate, "greedy_completions", then)
+    monkeypatch.setattr(engine, "greedy_completions", then)
 
 
 @pytest.mark.parametrize("step", [0, 4, 6])

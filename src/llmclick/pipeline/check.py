@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from llmclick.pipeline.engine import requests_of
 from llmclick.pipeline.forecast import Share, advice, completions_needed, forecast
 from llmclick.pipeline.preflight import Preflight, preflight
 from llmclick.tracking.console import duration, gigabytes
@@ -16,7 +17,8 @@ from llmclick.tracking.console import duration, gigabytes
 if TYPE_CHECKING:
     from llmclick.config.schema import Config
     from llmclick.data.prompts import Prompt
-    from llmclick.pipeline.train import Engine
+    from llmclick.interfaces import Sampling
+    from llmclick.pipeline.engine import Engine
     from llmclick.tracking.console import Console
 
 GROUP_SIZES = (2, 4, 8, 16)
@@ -120,8 +122,9 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
     """Takes two steps' work on the untrained model to measure it, then samples `count` prompts for the forecast: those that a
     run meets first."""
     from llmclick.modeling.llm.process import prepare_process
-    from llmclick.modeling.llm.training.loop import peak_memory
-    from llmclick.pipeline.train import build_engine, make_scorer, score_groups
+    from llmclick.modeling.llm.training.metrics import peak_memory
+    from llmclick.pipeline.engine import build_engine
+    from llmclick.pipeline.scores import make_scorer, score_groups
 
     assert checked.dataset is not None
     prepare_process()
@@ -135,10 +138,11 @@ def sample_forecast(config: Config, checked: Preflight, count: int, console: Con
         size = completions_needed(config.method.group_size)
         with console.progress("sampling for the forecast", len(prompts) * size, "completions") as bar:
             groups = []
+            how = sampling(config, size, "check")
             # As many prompts at a time as a step decodes together, so that the bar moves.
             for start in range(0, len(prompts), step := max(1, config.method.sample_rows // size)):
                 part = prompts[start : start + step]
-                groups += engine.sampler.sample(engine.requests(part), size, "check")
+                groups += engine.sampler.sample(requests_of(part), how)
                 bar.advance(len(part) * size)
         began = time.perf_counter()
         scores = score_groups(scorer, prompts, groups, engine.text_of)
@@ -208,43 +212,55 @@ def _time_step(config: Config, engine: Engine, stream: str) -> StepSeconds:
     import numpy as np
 
     from llmclick.modeling.llm.training.batch import SampledBatch
-    from llmclick.modeling.llm.training.optim import gradient_norm
-    from llmclick.modeling.llm.training.step import accumulate_gradient
+    from llmclick.modeling.llm.training.step import take
+    from llmclick.modeling.llm.training.stopwatch import Stopwatch
 
+    watch = Stopwatch()
+    group_size = config.method.group_size
     prompts = engine.rows_of(0)
-    began = time.perf_counter()
-    groups = engine.sampler.sample(engine.requests(prompts), config.method.group_size, stream)
-    sampled = time.perf_counter()
+    with watch.measure("sample"):
+        groups = engine.sampler.sample(requests_of(prompts), sampling(config, group_size, stream))
     completions = [completion for group in groups for completion in group]
-    rows = len(completions)
     batch = SampledBatch(
         prompts=[prompt.ids for prompt in prompts],
         completions=completions,
-        group_size=config.method.group_size,
-        advantages_B=np.where(np.arange(rows) % 2 == 0, 1.0, -1.0),
-        silent_B=np.zeros(rows, dtype=bool),
-        masked_B=np.zeros(rows, dtype=bool),
+        group_size=group_size,
+        advantages_B=np.where(np.arange(len(completions)) % 2 == 0, 1.0, -1.0),
+        silent_B=np.zeros(len(completions), dtype=bool),
+        masked_B=np.zeros(len(completions), dtype=bool),
     )
-    engine.policy.zero_gradients()
-    zeroed = time.perf_counter()
-    denominators = batch.denominators(config.method.max_new_tokens)
-    accumulate_gradient(engine.policy, batch, engine.objective, denominators, first=True)
-    accumulated = time.perf_counter()
-    gradient_norm(engine.policy.trainable.values())
-    for group in engine.optimizer.param_groups:
-        group["lr"], group["weight_decay"] = 0.0, 0.0
-    engine.optimizer.step()
-    updated = time.perf_counter()
-    engine.policy.refresh()
-    ended = time.perf_counter()
-    only_first_B = np.arange(rows) >= config.method.group_size
+    take(
+        engine.learner,
+        engine.sampler,
+        batch,
+        engine.objective,
+        first=True,
+        lr=0.0,
+        max_norm=config.training.max_grad_norm,
+        version=0,
+        watch=watch,
+    )
+    seconds = watch.seconds()
+    only_first_B = np.arange(len(completions)) >= group_size
     lone = dataclasses.replace(batch, silent_B=only_first_B, old={}, reference={})
-    engine.policy.zero_gradients()
-    alone = time.perf_counter()
-    accumulate_gradient(engine.policy, lone, engine.objective, denominators, first=True)
-    one_group = time.perf_counter() - alone
-    update = (zeroed - sampled) + (updated - accumulated)
-    return StepSeconds(sampled - began, accumulated - zeroed, one_group, update, ended - updated)
+    watch.start()
+    with watch.measure("gradient"):
+        engine.learner.gradient(lone, engine.objective, first=True)
+    return StepSeconds(
+        sample=seconds["sample"],
+        gradient=seconds["gradient"],
+        first_group=watch.seconds()["gradient"],
+        update=seconds["update"],
+        sync=seconds["sync"],
+    )
+
+
+def sampling(config: Config, group_size: int, stream: str) -> Sampling:
+    """As training samples, `group_size` completions a prompt."""
+    from llmclick.interfaces import Sampling
+
+    method = config.method
+    return Sampling(group_size, method.temperature, method.max_new_tokens, stream, method.sample_rows)
 
 
 def seconds_per_step(config: Config, timed: StepSeconds, score: float, share: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from llmclick.pipeline.data import Dataset, write_dataset
 from llmclick.pipeline.lock import stage_lock
 from llmclick.pipeline.outcome import show_outcome
 from llmclick.pipeline.preflight import Plan, Preflight, last_step, make_plan, preflight, stage_state
-from llmclick.pipeline.signals import stop_requested, stopped_by_signals
+from llmclick.pipeline.signals import deferred, stop_requested, stopped_by_signals
 from llmclick.pipeline.stage import (
     MANIFEST,
     SNAPSHOTS,
@@ -196,20 +196,22 @@ def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: An
             if stage == "train":  # what was judged, and handed over, are not the weights that come now
                 (plan.folder("validate") / MANIFEST).unlink(missing_ok=True)
                 remove_link(plan.folder("validate") / "checkpoint")
-            files, result = _BODIES[stage](plan, checked, console, tracking)
-            if stage != "data":  # which weights were made, or judged: neither stage is done for others
-                result = {**result, "weights": checkpoint_source(plan.experiment).weights_hash()}
-            seconds = time.perf_counter() - began
-            sync_folder(folder)
-            write_manifest(
-                folder,
-                stage,
-                plan.fingerprints[stage],
-                plan.inputs[stage],
-                files=files,
-                result=result,
-                seconds=seconds,
-            )
+            # Training and judging stop themselves, and what they made in hours is recorded first.
+            with deferred(console.notice) if stage != "data" else nullcontext(stop_requested) as should_stop:
+                files, result = _BODIES[stage](_job(stage, plan, checked, console, tracking, should_stop), checked)
+                if stage != "data":  # which weights were made, or judged: neither stage is done for others
+                    result = {**result, "weights": checkpoint_source(plan.experiment).weights_hash()}
+                seconds = time.perf_counter() - began
+                sync_folder(folder)
+                write_manifest(
+                    folder,
+                    stage,
+                    plan.fingerprints[stage],
+                    plan.inputs[stage],
+                    files=files,
+                    result=result,
+                    seconds=seconds,
+                )
             _link_data(plan)
         console.stage_done(stage, seconds)
         if stop_requested() and stage != STAGES[-1]:
@@ -217,50 +219,50 @@ def _run_stage(stage: str, why: str, plan: Plan, checked: Preflight, console: An
         return {"state": "ran", "seconds": round(seconds, 3), "why": why}
 
 
-def _data(plan: Plan, checked: Preflight, console: Any, tracking: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _data(job: Job, checked: Preflight) -> tuple[dict[str, Any], dict[str, Any]]:
     dataset: Dataset | None = checked.dataset
     assert dataset is not None, "preflight prepares the rows whenever the data stage runs"
-    paths = write_dataset(plan.dataset_folder, dataset)
+    paths = write_dataset(job.dataset_folder, dataset)
     files = {path.name: file_digest(path) for path in paths.values()}
     counts = dataset.counts
-    console.line(f"  {counts['train']} rows train, {counts['validation']} are held out")
+    job.console.line(f"  {counts['train']} rows train, {counts['validation']} are held out")
     return files, {"counts": counts, "notices": dataset.notices}
 
 
-def _train(plan: Plan, checked: Preflight, console: Any, tracking: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _train(job: Job, checked: Preflight) -> tuple[dict[str, Any], dict[str, Any]]:
     from llmclick.pipeline.train import train
 
-    result = train(_job("train", plan, checked, console, tracking))
-    return file_sizes(plan.experiment / "train", "checkpoint", "adapter"), result
+    result = train(job)
+    return file_sizes(job.experiment / "train", "checkpoint", "adapter"), result
 
 
-def _validate(plan: Plan, checked: Preflight, console: Any, tracking: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _validate(job: Job, checked: Preflight) -> tuple[dict[str, Any], dict[str, Any]]:
     from llmclick.pipeline.validate import validate
 
-    result = validate(_job("validate", plan, checked, console, tracking))
-    if tracking is not None:
-        tracking.verdict(result, last_step(plan.experiment) or 0)
+    result = validate(job)
+    if job.tracking is not None:
+        job.tracking.verdict(result, last_step(job.experiment) or 0)
     return {}, result
 
 
-_BODIES: dict[str, Callable[[Plan, Preflight, Any, Any], tuple[dict[str, Any], dict[str, Any]]]] = {
+_BODIES: dict[str, Callable[[Job, Preflight], tuple[dict[str, Any], dict[str, Any]]]] = {
     "data": _data,
     "train": _train,
     "validate": _validate,
 }
 
 
-def _job(stage: str, plan: Plan, checked: Preflight, console: Any, tracking: Any) -> Job:
+def _job(stage: str, plan: Plan, checked: Preflight, console: Any, tracking: Any, should_stop: Callable[[], bool]) -> Job:
     return Job(
         config=plan.config,
         experiment=plan.experiment,
         source=checked.source,
         dataset_folder=plan.dataset_folder,
         fingerprint=plan.fingerprints[stage],
-        fingerprints=plan.fingerprints,
         compute=plan.compute,
         console=console,
         shared=plan.shared,
+        should_stop=should_stop,
         tracking=tracking,
         reward_files=plan.reward_files,
     )

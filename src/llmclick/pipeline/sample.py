@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
     from llmclick.config.schema import Config
     from llmclick.data.prompts import Prompt
-    from llmclick.modeling.llm.models.base import LanguageModel
-    from llmclick.modeling.llm.sampling.base import Completion
+    from llmclick.interfaces import Completion
+    from llmclick.pipeline.engine import Answerer
     from llmclick.rewards.scoring import Score
     from llmclick.tracking.console import Console
 
 
 def sample(config: Config, rows: int, checkpoint: Path | None, greedy: bool, console: Console) -> None:
     """Prints a completion of each of the first `rows` held-out rows, by the untrained model or the one in `checkpoint`."""
-    from llmclick.modeling.llm.models.base import load_language_model, load_tokenizer
+    from llmclick.interfaces import Sampling
+    from llmclick.modeling.llm.models.base import load_tokenizer
     from llmclick.modeling.llm.models.source import Source, check_folder
     from llmclick.modeling.llm.process import prepare_process
-    from llmclick.modeling.llm.sampling.base import Request
-    from llmclick.modeling.llm.sampling.local import LocalSampler
-    from llmclick.pipeline.train import make_scorer, score_groups, text_decoder
+    from llmclick.pipeline.engine import build_answerer, requests_of
+    from llmclick.pipeline.scores import make_scorer, score_groups
 
     checked = preflight(config)
     assert checked.dataset is not None
@@ -48,49 +48,40 @@ def sample(config: Config, rows: int, checkpoint: Path | None, greedy: bool, con
             )
     prepare_process()
     tokenizer = load_tokenizer(checked.source)
-    model = load_language_model(
-        source, device=checked.plan.compute.device, dtype="auto", tokenizer=tokenizer, stop=config.method.stop
-    )
-    text_of = text_decoder(tokenizer, model)
+    model = build_answerer(config, source, checked.plan.compute, tokenizer)
+    method = config.method
     if greedy:
         prompts, completions = _as_validated(model, checked.dataset.validation, rows, config, console)
     else:
         prompts = checked.dataset.validation[:rows]
-        sampler = LocalSampler(
-            model,
-            seed=config.pipeline.seed,
-            temperature=config.method.temperature,
-            max_new_tokens=config.method.max_new_tokens,
-            rows=config.method.sample_rows,
-        )
-        requests = [Request(prompt.row.id, prompt.ids) for prompt in prompts]
-        with console.progress("sampling", config.method.max_new_tokens, "tokens") as bar:
-            completions = [group[0] for group in sampler.sample(requests, 1, "sample", on_tokens=bar.reach)]
+        how = Sampling(1, method.temperature, method.max_new_tokens, "sample", method.sample_rows)
+        with console.progress("sampling", method.max_new_tokens, "tokens") as bar:
+            completions = [group[0] for group in model.sampler.sample(requests_of(prompts), how, on_tokens=bar.reach)]
     with make_scorer(config, None, console.notice) as scorer:
-        scores = score_groups(scorer, prompts, [[completion] for completion in completions], text_of)
-    how = "greedy, as validation reads them" if greedy else f"drawn at temperature {config.method.temperature:g}"
+        scores = score_groups(scorer, prompts, [[completion] for completion in completions], model.text_of)
+    drawn = "greedy, as validation reads them" if greedy else f"drawn at temperature {config.method.temperature:g}"
     who = f"the checkpoint {checkpoint}" if checkpoint is not None else f"the untrained model {config.model.name}"
     count = len(prompts)
-    console.sentence(f"{count} of {len(checked.dataset.validation)} held-out rows, answered by {who}, {how}\n")
+    console.sentence(f"{count} of {len(checked.dataset.validation)} held-out rows, answered by {who}, {drawn}\n")
     for prompt, completion, score in zip(prompts, completions, scores, strict=True):
         cut = ", cut off by max_new_tokens" if completion.truncated else ""
         console.result(f"{prompt.row.where}  reward {score.total:.4g}{_named(score)}, {len(completion.ids)} tokens{cut}")
         console.quote("prompt", prompt.text.strip("\n"))
-        console.quote("answer", text_of(completion.ids))
+        console.quote("answer", model.text_of(completion.ids))
         console.result("")
     console.result(f"mean reward {sum(score.total for score in scores) / count:.3f} over {count} held-out rows")
 
 
 def _as_validated(
-    model: LanguageModel, held_out: Sequence[Prompt], rows: int, config: Config, console: Console
+    model: Answerer, held_out: Sequence[Prompt], rows: int, config: Config, console: Console
 ) -> tuple[list[Prompt], list[Completion]]:
     """The first `rows` greedy answers, decoded in the batches of the validate stage: the very answers that it judged."""
-    from llmclick.pipeline.validate import ROWS, greedy_completions
+    from llmclick.pipeline.engine import TOGETHER, greedy_completions
 
     judged = config.validation.rows
     pool = held_out[:judged] if judged is not None and rows <= judged else held_out
-    batches = pool[: -(-rows // ROWS) * ROWS]
-    completions = greedy_completions(model, batches, config, console, "held-out rows")
+    batches = pool[: -(-rows // TOGETHER) * TOGETHER]
+    completions = greedy_completions(model.sampler, batches, config, console, "held-out rows")
     return list(pool[:rows]), completions[:rows]
 
 

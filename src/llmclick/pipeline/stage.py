@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,8 +30,8 @@ class Job:
     """What a stage's body gets.
 
     `source` is the model on this machine, `experiment` the experiment's folder, `dataset_folder` where the data stage wrote,
-    `fingerprint` that of the stage itself, `fingerprints` those of all stages, `shared` the folder of what several experiments
-    share, `tracking` the open tracker of the config, if it has one, `reward_files` the SHA-256 of the files that define the
+    `fingerprint` that of the stage, `shared` the folder of what several experiments share, `should_stop` says whether a signal
+    came, `tracking` is the open tracker of the config, if it has one, `reward_files` the SHA-256 of the files that define the
     rewards, as they were when the run was planned.
     """
 
@@ -40,21 +40,12 @@ class Job:
     source: Any
     dataset_folder: Path
     fingerprint: str
-    fingerprints: Mapping[str, str]
     compute: Any
     console: Any
     shared: Path
+    should_stop: Callable[[], bool]
     tracking: Any = None
     reward_files: Mapping[str, str] | None = None
-
-    def fingerprint_of(self, stage: str) -> str:
-        """The fingerprint of a stage of this experiment."""
-        return self.fingerprints[stage]
-
-    @property
-    def data_fingerprint(self) -> str:
-        """That of the data stage."""
-        return self.fingerprints["data"]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -10,24 +9,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmclick.pipeline.engine import build_answerer, greedy_completions
 from llmclick.pipeline.gate import Verdict, judge
-from llmclick.pipeline.signals import deferred
+from llmclick.pipeline.scores import make_scorer, score_groups
 from llmclick.pipeline.stage import checkpoint_source, remove_link
-from llmclick.pipeline.train import make_scorer, score_groups, text_decoder
 from llmclick.tracking.files import json_line, parse_lines, write_atomic
 
 if TYPE_CHECKING:
-    from llmclick.config.schema import Config
     from llmclick.data.prompts import Prompt
-    from llmclick.modeling.llm.models.base import LanguageModel
     from llmclick.modeling.llm.models.source import Source
-    from llmclick.modeling.llm.sampling.base import Completion
     from llmclick.pipeline.stage import Job
     from llmclick.rewards.scoring import Scorer
-    from llmclick.tracking.console import Console
-
-ROWS = 16
-"""Held-out rows decoded together: fixed, so that the gate's numbers do not depend on a batch size in the config."""
 
 
 def validate(job: Job) -> dict[str, Any]:
@@ -44,19 +36,15 @@ def validate(job: Job) -> dict[str, Any]:
     prompts = read_dataset(job.dataset_folder).validation
     if config.validation.rows is not None:
         prompts = prompts[: config.validation.rows]
-    with contextlib.ExitStack() as stack:
-        should_stop = stack.enter_context(deferred(job.console.notice))
-        scorer = stack.enter_context(make_scorer(config, job.experiment / "run.log", job.console.notice, job.reward_files))
+    with make_scorer(config, job.experiment / "run.log", job.console.notice, job.reward_files) as scorer:
         base_file = job.shared / f"base-{_key(base_inputs(job, prompts))[:12]}" / "answers.jsonl"
-        base = _measured(base_file, len(prompts), lambda: answers(job, job.source, prompts, scorer, "base model", should_stop))
+        base = _measured(base_file, len(prompts), lambda: answers(job, job.source, prompts, scorer, "base model"))
         checkpoint = checkpoint_source(job.experiment)
         weights = checkpoint.weights_hash()
         trained_file = folder / f"trained-{_key(trained_inputs(job, prompts, weights))[:12]}.jsonl"
         for old in set(folder.glob("trained-*.jsonl")) - {trained_file}:
             old.unlink()
-        trained = _measured(
-            trained_file, len(prompts), lambda: answers(job, checkpoint, prompts, scorer, "trained model", should_stop)
-        )
+        trained = _measured(trained_file, len(prompts), lambda: answers(job, checkpoint, prompts, scorer, "trained model"))
     names = [spec.name for spec in config.method.reward]
     read = [prompt.ids for prompt in prompts]
     verdict = judge(base, trained, config.validation, names, config.pipeline.seed, read)
@@ -66,70 +54,33 @@ def validate(job: Job) -> dict[str, Any]:
     return {**verdict.as_json(), "checkpoint": str(link) if link else None}
 
 
-def greedy_completions(
-    model: LanguageModel,
-    prompts: Sequence[Prompt],
-    config: Config,
-    console: Console,
-    label: str,
-    *,
-    autocast: Callable[[], Any] = contextlib.nullcontext,
-    should_stop: Callable[[], bool] | None = None,
-) -> list[Completion]:
-    """The greedy completion of each prompt, in fixed batches."""
-    from llmclick.modeling.llm.sampling.base import Request
-    from llmclick.modeling.llm.sampling.local import LocalSampler
-
-    sampler = LocalSampler(
-        model,
-        seed=config.pipeline.seed,
-        temperature=None,
-        max_new_tokens=config.method.max_new_tokens,
-        rows=ROWS,
-        autocast=autocast,
-    )
-    done: list[Completion] = []
-    with console.progress(label, len(prompts), "rows") as bar:
-        for start in range(0, len(prompts), ROWS):
-            part = prompts[start : start + ROWS]
-            requests = [Request(prompt.row.id, prompt.ids) for prompt in part]
-            done += [group[0] for group in sampler.sample(requests, 1, "greedy", should_stop=should_stop)]
-            bar.advance(len(part))
-    return done
-
-
 def answers(
     job: Job,
     source: Source,
     prompts: Sequence[Prompt],
     scorer: Scorer,
     label: str,
-    should_stop: Callable[[], bool],
 ) -> list[dict[str, Any]]:
     """One record per held-out row: what the model in `source`, loaded as a user would load it, answers greedily."""
     from llmclick.errors import Interrupted
-    from llmclick.modeling.llm.models.base import load_language_model, load_tokenizer
+    from llmclick.interfaces import SamplingInterrupted
+    from llmclick.modeling.llm.models.base import load_tokenizer
     from llmclick.modeling.llm.process import prepare_process
-    from llmclick.modeling.llm.sampling.base import SamplingInterrupted
 
     prepare_process()
     with job.console.progress(f"loading the {label}", None):
         tokenizer = load_tokenizer(job.source)
-        model = load_language_model(
-            source, device=job.compute.device, dtype="auto", tokenizer=tokenizer, stop=job.config.method.stop
-        )
-    text_of = text_decoder(tokenizer, model)
+        model = build_answerer(job.config, source, job.compute, tokenizer)
     try:
-        completions = greedy_completions(
-            model, prompts, job.config, job.console, f"held-out rows, {label}", should_stop=should_stop
-        )
+        bar = f"held-out rows, {label}"
+        completions = greedy_completions(model.sampler, prompts, job.config, job.console, bar, should_stop=job.should_stop)
     except SamplingInterrupted:
         raise Interrupted(f"stopped while the {label} answered the held-out rows; the same command continues") from None
-    scores = score_groups(scorer, prompts, [[completion] for completion in completions], text_of)
+    scores = score_groups(scorer, prompts, [[completion] for completion in completions], model.text_of)
     return [
         {
             "id": prompt.row.id,
-            "text": text_of(completion.ids),
+            "text": model.text_of(completion.ids),
             "ids": completion.ids,
             "tokens": len(completion.ids),
             "stop": completion.stop,
@@ -205,4 +156,4 @@ def _key(inputs: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-__all__ = ["ROWS", "Verdict", "answers", "greedy_completions", "validate"]
+__all__ = ["Verdict", "answers", "validate"]

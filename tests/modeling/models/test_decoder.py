@@ -11,19 +11,20 @@ import torch
 
 from llmclick.config.methods import GrpoMethod
 from llmclick.config.schema import AdapterSpec, RewardSpec
+from llmclick.interfaces import Request
 from llmclick.modeling.llm.compute import Precision
 from llmclick.modeling.llm.methods.grpo import Grpo
 from llmclick.modeling.llm.models import attention, decoder, head, products, projection
 from llmclick.modeling.llm.models.adapters import attach
 from llmclick.modeling.llm.models.decoder import Decoder, why_not
 from llmclick.modeling.llm.models.layout import Group, Span
-from llmclick.modeling.llm.sampling.base import Request
 from llmclick.modeling.llm.sampling.local import LocalSampler
 from llmclick.modeling.llm.training import policy as policy_module
 from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.logprobs import logprobs_with_gradient
 from llmclick.modeling.llm.training.policy import Policy
 from llmclick.modeling.llm.training.step import Objective, accumulate_gradient
+from tests.sampling import how
 from tests.tiny import load_tiny, tiny_dense, tiny_family, tiny_hybrid
 
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 8}
@@ -236,12 +237,12 @@ def stepped(folder: Path, precision: Precision, written_out: bool = True) -> tup
     """Log-probabilities and gradient of one step on completions that the model in fp32 sampled, each as one vector."""
     generator = np.random.default_rng(5)
     asked = [Request(f"row-{k}", generator.integers(3, 90, size=4 + 9 * k).tolist()) for k in range(3)]
-    groups = LocalSampler(load_tiny(folder), seed=2, temperature=1.0, max_new_tokens=12, rows=512).sample(asked, 4, "train/0")
+    groups = LocalSampler(load_tiny(folder), seed=2).sample(asked, how(new=12))
     completions = [completion for group in groups for completion in group]
     none = np.zeros(len(completions), dtype=bool)
     batch = SampledBatch([list(request.ids) for request in asked], completions, 4, generator.normal(size=len(none)), none, none)
     policy = Policy(load_tiny(folder), precision, written_out=written_out)
-    objective = Objective(method=Grpo(GrpoMethod(reward=(RewardSpec(name="exact_match"),))), temperature=1.0)
+    objective = Objective(method=Grpo(GrpoMethod(reward=(RewardSpec(name="exact_match"),))), temperature=1.0, max_new_tokens=12)
     for _ in range(2):
         policy.zero_gradients()
         accumulate_gradient(policy, batch, objective, batch.denominators(12), first=True)

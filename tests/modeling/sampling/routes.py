@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from llmclick.modeling.llm.sampling.base import Completion, Request
+from llmclick.interfaces import Completion, Request
 from llmclick.modeling.llm.sampling.random import completion_key, uniforms
 
 BOUND = 1e-4

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from llmclick.interfaces import Completion, Request
 from llmclick.modeling.llm.compute import Precision
 from llmclick.modeling.llm.models import packed_matrix, products
 from llmclick.modeling.llm.models.packed_matrix import PackedMatrix
-from llmclick.modeling.llm.sampling.base import Completion, Request
 from llmclick.modeling.llm.sampling.local import LocalSampler
 from llmclick.modeling.llm.sampling.written_out import WrittenOutModel
 from llmclick.modeling.llm.training.policy import Policy
 from tests.modeling.sampling import routes
+from tests.sampling import how
 from tests.tiny import load_tiny, tiny_dense, tiny_family
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -58,10 +59,8 @@ def sampled(
     """Completions of each prompt, from a policy with its decoder written out or without."""
     policy = Policy(load_tiny(folder), precision, written_out=written_out)
     assert isinstance(policy.sampler_model, WrittenOutModel) == written_out
-    sampler = LocalSampler(
-        policy.sampler_model, seed=SEED, temperature=temperature, max_new_tokens=new, rows=rows, autocast=policy.autocast
-    )
-    return sampler.sample(requests(lengths), group, STREAM)
+    sampler = LocalSampler(policy.sampler_model, seed=SEED, autocast=policy.autocast)
+    return sampler.sample(requests(lengths), how(group, STREAM, temperature=temperature, new=new, together=rows))
 
 
 def flat(groups: Sequence[Sequence[Completion]]) -> list[Completion]:
@@ -158,25 +157,21 @@ def test_packed_weights_decode_the_same(family_folder: Path, precision: Precisio
 
 @pytest.mark.usefixtures("bf16_products")
 def test_weights_that_moved_are_sampled_from(dense_folder: Path) -> None:
-    """After `refresh` the sampler, in fp32 and bf16, decodes with the new weights: as a policy that starts from them."""
+    """After `sync` the sampler, in fp32 and bf16, decodes with the new weights: as a policy that starts from them."""
     for precision in ("fp32", "bf16"):
         drawn = []
         for moved_before in (True, False):
             model = load_tiny(dense_folder)
             policy = None if moved_before else Policy(model, precision)
             if policy is not None:  # what was laid out for these is another batch's
-                LocalSampler(
-                    policy.sampler_model, seed=1, temperature=1.0, max_new_tokens=20, rows=512, autocast=policy.autocast
-                ).sample(requests([4, 7]), 4, "train/0")
+                LocalSampler(policy.sampler_model, seed=1, autocast=policy.autocast).sample(requests([4, 7]), how(new=20))
             with torch.no_grad():
                 for parameter in model.module.parameters():
                     parameter.mul_(1.5)
             policy = policy or Policy(model, precision)
-            policy.refresh()
-            sampler = LocalSampler(
-                policy.sampler_model, seed=1, temperature=1.0, max_new_tokens=20, rows=512, autocast=policy.autocast
-            )
-            drawn.append(sampler.sample(requests([4, 7]), 4, "train/0"))
+            sampler = LocalSampler(policy.sampler_model, seed=1, autocast=policy.autocast, refresh=policy.refresh)
+            sampler.sync(iter(()), 0)
+            drawn.append(sampler.sample(requests([4, 7]), how(new=20)))
         assert drawn[0] == drawn[1]
         before = sampled(dense_folder, [4, 7], written_out=True, precision=precision, group=4, new=20)
         assert [c.ids for group in drawn[0] for c in group] != [c.ids for c in flat(before)]
@@ -203,10 +198,8 @@ def test_tokens_are_drawn_from_the_models_distribution(peaked_folder: Path, prec
     (request,) = requests([6])
     model = load_tiny(peaked_folder)
     policy = Policy(model, precision)
-    sampler = LocalSampler(
-        policy.sampler_model, seed=3, temperature=temperature, max_new_tokens=2, rows=8192, autocast=policy.autocast
-    )
-    (group,) = sampler.sample([request], 8000, "train/0")
+    sampler = LocalSampler(policy.sampler_model, seed=3, autocast=policy.autocast)
+    (group,) = sampler.sample([request], how(8000, temperature=temperature, new=2, together=8192))
     first = np.array([completion.ids[0] for completion in group])
     frequent = int(np.bincount(first)[3:].argmax()) + 3  # no stop id: something follows it
     second = np.array([completion.ids[1] for completion in group if completion.ids[0] == frequent])

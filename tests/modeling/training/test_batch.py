@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from llmclick.modeling.llm.sampling.base import Completion
+from llmclick.interfaces import Completion
 from llmclick.modeling.llm.training.batch import SampledBatch, plan, plan_packed
 
 BOUNDS = [(8, 8192), (3, 120), (1, 60), (2, 30), (8, 1)]

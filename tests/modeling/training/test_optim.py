@@ -10,8 +10,9 @@ import torch
 
 from llmclick.config.schema import AdapterSpec
 from llmclick.modeling.llm.models.adapters import attach
-from llmclick.modeling.llm.training.optim import adamw, clip_gradient, decays, gradient_norm, learning_rate
+from llmclick.modeling.llm.training.optim import adamw, clip_gradient, decays, gradient_norm
 from llmclick.modeling.llm.training.policy import Policy
+from llmclick.modeling.llm.training.schedule import learning_rate
 from tests.tiny import load_tiny, tiny_family
 
 SHAPES = [(7, 5), (11,), (3, 2, 4)]

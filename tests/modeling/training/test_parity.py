@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from llmclick.errors import TrainingStopped
+from llmclick.interfaces import Request
 from llmclick.modeling.llm.compute import Precision
 from llmclick.modeling.llm.sampling import local
-from llmclick.modeling.llm.sampling.base import Request
 from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.parity import check_parity
 from llmclick.modeling.llm.training.policy import Policy
 from llmclick.modeling.llm.training.step import accumulate_gradient
 from tests.modeling.training.test_step import load, objective
+from tests.sampling import how
 
 
 def without_positions(mask_PS: torch.Tensor) -> torch.Tensor:
@@ -29,10 +30,9 @@ def probe(folder: Path, precision: Precision) -> None:
     policy = Policy(load(folder).model, precision)
     generator = np.random.default_rng(0)
     prompts = [generator.integers(3, 90, size=size).tolist() for size in (12, 11, 12, 12)]
-    sampler = local.LocalSampler(
-        policy.sampler_model, seed=3, temperature=0.8, max_new_tokens=8, rows=512, autocast=policy.autocast
-    )
-    groups = sampler.sample([Request(f"row-{k}", prompt) for k, prompt in enumerate(prompts)], 4, "train/0")
+    sampler = local.LocalSampler(policy.sampler_model, seed=3, autocast=policy.autocast)
+    asked = [Request(f"row-{k}", prompt) for k, prompt in enumerate(prompts)]
+    groups = sampler.sample(asked, how(temperature=0.8, new=8))
     completions = [completion for group in groups for completion in group]
     rows = len(completions)
     batch = SampledBatch(prompts, completions, 4, np.ones(rows), np.zeros(rows, dtype=bool), np.zeros(rows, dtype=bool))

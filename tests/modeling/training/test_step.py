@@ -14,19 +14,21 @@ import torch
 
 from llmclick.config.methods import CispoMethod, GrpoMethod
 from llmclick.config.schema import AdapterSpec, RewardSpec
+from llmclick.interfaces import Request
 from llmclick.modeling.llm.methods.advantages import group_advantages, silent_groups
 from llmclick.modeling.llm.methods.cispo import Cispo
 from llmclick.modeling.llm.methods.grpo import Grpo
 from llmclick.modeling.llm.models.adapters import attach
 from llmclick.modeling.llm.models.base import load_language_model
 from llmclick.modeling.llm.models.source import Source
-from llmclick.modeling.llm.sampling.base import Request
 from llmclick.modeling.llm.sampling.local import LocalSampler
 from llmclick.modeling.llm.training import logprobs as logprobs_module
 from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.policy import Policy
-from llmclick.modeling.llm.training.step import Objective, StepStatistics, accumulate_gradient
+from llmclick.modeling.llm.training.statistics import StepStatistics
+from llmclick.modeling.llm.training.step import Objective, accumulate_gradient
 from tests.modeling.training.reference import plain_loss, sequence_logprobs
+from tests.sampling import how
 from tests.tiny import tiny_dense, tiny_hybrid
 
 NEW, GROUP, TEMPERATURE = 9, 4, 0.8
@@ -71,8 +73,8 @@ def sampled(policy: Policy, prompts: int = 3, masked: bool = False) -> SampledBa
     """Three groups of four, one of them silent, with prompts of different lengths."""
     generator = np.random.default_rng(5)
     asked = [Request(f"row-{k}", generator.integers(3, 90, size=2 + 5 * k).tolist()) for k in range(prompts)]
-    sampler = LocalSampler(policy.model, seed=2, temperature=TEMPERATURE, max_new_tokens=NEW, rows=512)
-    completions = [completion for group in sampler.sample(asked, GROUP, "train/0") for completion in group]
+    groups = LocalSampler(policy.model, seed=2).sample(asked, how(GROUP, temperature=TEMPERATURE, new=NEW))
+    completions = [completion for group in groups for completion in group]
     rewards = np.array([[1.0, 0, 0, 0.5], [1, 1, 1, 1], [0, 0, 1, 0]])[:prompts]
     return SampledBatch(
         prompts=[list(request.ids) for request in asked],
@@ -86,7 +88,7 @@ def sampled(policy: Policy, prompts: int = 3, masked: bool = False) -> SampledBa
 
 def objective(method: str = "grpo", **settings: Any) -> Objective:
     chosen = Grpo(GrpoMethod(reward=REWARD)) if method == "grpo" else Cispo(CispoMethod(reward=REWARD, clip=0.2))
-    return Objective(method=chosen, temperature=TEMPERATURE, **settings)
+    return Objective(method=chosen, temperature=TEMPERATURE, max_new_tokens=NEW, **settings)
 
 
 def gradient(policy: Policy, batch: SampledBatch, asked: Objective, first: bool = True) -> torch.Tensor:

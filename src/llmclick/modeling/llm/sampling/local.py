@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from llmclick.errors import TrainingStopped
-from llmclick.modeling.llm.sampling.base import Completion, Request, SamplingInterrupted
+from llmclick.interfaces import Completion, Features, Request, Sampling, SamplingInterrupted, WeightSource
 from llmclick.modeling.llm.sampling.draw import Draw, draw, greedy
 from llmclick.modeling.llm.sampling.random import completion_key, uniforms
 
@@ -26,9 +26,10 @@ DROP_SHARE = 8
 class LocalSampler:
     """Samples with `model`: one prefill per prompt, its cache fanned out to the group, one token a step for all rows.
 
-    `rows` completions are decoded together; what lies together is a function of the requests and `rows` alone.
-    `temperature` None decodes greedily. Only the temperature shapes the distribution: what the checkpoint's generation_config
-    says about top_k, top_p or penalties is ignored. `autocast` opens the precision to compute in (default: the weights' own).
+    What lies together is a function of the requests and `Sampling.together` alone. Only the temperature shapes the
+    distribution: what the checkpoint's generation_config says about top_k, top_p or penalties is ignored. `autocast` opens the
+    precision to compute in (default: the weights' own), `refresh` renews the copies of the weights that `model` decodes with,
+    and `own_precision` says that those are of another precision than what trains.
     """
 
     def __init__(
@@ -36,45 +37,51 @@ class LocalSampler:
         model: LanguageModel,
         *,
         seed: int,
-        temperature: float | None,
-        max_new_tokens: int,
-        rows: int,
         autocast: Callable[[], Any] = contextlib.nullcontext,
+        refresh: Callable[[], None] = lambda: None,
+        own_precision: bool = False,
     ) -> None:
         self.model = model
         self.seed = seed
-        self.temperature = temperature
-        self.max_new_tokens = max_new_tokens
-        self.rows = rows
+        self.features = Features(entropy=True, exact=True, own_precision=own_precision)
+        self._version = 0
         self._autocast = autocast
+        self._refresh = refresh
         # Apple's GPUs have no float64, in which the distribution function is searched.
         self._draws_on = torch.device("cpu") if model.device.type == "mps" else model.device
         self._suppressed = torch.tensor(model.suppressed_ids, device=self._draws_on) if model.suppressed_ids else None
         self._stop_ids = torch.tensor(model.stop_ids, device=model.device)
 
+    def sync(self, weights: WeightSource, version: int) -> None:
+        """The weights are those of the learner already; only copies of them are renewed."""
+        self._refresh()
+        self._version = version
+
+    def close(self) -> None:
+        """Nothing is held that the learner does not hold."""
+
     def sample(
         self,
         requests: Sequence[Request],
-        group_size: int,
-        stream: str,
+        how: Sampling,
         *,
         on_tokens: Callable[[int], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> list[list[Completion]]:
-        """`group_size` completions for each request. Raises SamplingInterrupted, and TrainingStopped on non-finite logits."""
-        rows = [(index, sample) for index in range(len(requests)) for sample in range(group_size)]
+        """See `interfaces.Sampler`. Raises TrainingStopped on non-finite logits."""
+        rows = [(index, sample) for index in range(len(requests)) for sample in range(how.group_size)]
         done: list[Completion] = []
         with torch.inference_mode(), self._autocast():
-            for start in range(0, len(rows), self.rows):
-                chunk = rows[start : start + self.rows]
-                done += self._decode(requests, chunk, stream, on_tokens or (lambda _: None), should_stop or (lambda: False))
-        return [done[start : start + group_size] for start in range(0, len(done), group_size)]
+            for start in range(0, len(rows), how.together):
+                chunk = rows[start : start + how.together]
+                done += self._decode(requests, chunk, how, on_tokens or (lambda _: None), should_stop or (lambda: False))
+        return [done[start : start + how.group_size] for start in range(0, len(done), how.group_size)]
 
     def _decode(
         self,
         requests: Sequence[Request],
         rows: Sequence[tuple[int, int]],
-        stream: str,
+        how: Sampling,
         on_tokens: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> list[Completion]:
@@ -85,24 +92,24 @@ class LocalSampler:
         fan_out_B = torch.tensor([place[index] for index, _ in rows], device=device)
         ids_PS, mask_PS = pad_left([requests[index].ids for index in prompts], self.model.pad_id, device)
         logits_PV, cache = self._prefill(ids_PS, mask_PS)
-        cache = self.model.widen(cache, fan_out_B, self.max_new_tokens)
+        cache = self.model.widen(cache, fan_out_B, how.max_new_tokens)
         logits_BV = logits_PV.index_select(0, fan_out_B)
         mask_BS = mask_PS.index_select(0, fan_out_B)
         positions_B = mask_BS.sum(dim=1)
-        keys_B = np.array([completion_key(self.seed, stream, requests[index].row_id, sample) for index, sample in rows])
+        keys_B = np.array([completion_key(self.seed, how.stream, requests[index].row_id, sample) for index, sample in rows])
 
-        record = _Record(len(rows))
+        record = _Record(len(rows), self._version)
         live = np.arange(len(rows))  # rows of the chunk that are still in the batch
         finished_B = torch.zeros(len(rows), dtype=torch.bool, device=device)
-        for position in range(self.max_new_tokens):
+        for position in range(how.max_new_tokens):
             if should_stop():
                 raise SamplingInterrupted
-            drawn = self._draw(logits_BV, keys_B[live], position)
+            drawn = self._draw(logits_BV, keys_B[live], position, how.temperature)
             record.add(live, finished_B.cpu().numpy(), drawn)
             finished_B = finished_B | torch.isin(drawn.ids_B, self._stop_ids)
             on_tokens(position + 1)
             finished = int(finished_B.sum())
-            if finished == len(live) or position + 1 == self.max_new_tokens:
+            if finished == len(live) or position + 1 == how.max_new_tokens:
                 record.finish(live, finished_B.cpu().numpy())
                 break
             next_ids_B = drawn.ids_B
@@ -124,13 +131,15 @@ class LocalSampler:
         hidden_PSD = self.model.hidden(ids_PS, positions_of(mask_PS), mask_PS, cache)
         return self.model.logits(hidden_PSD[:, -1]), cache
 
-    def _draw(self, logits_BV: Tensor, keys_B: np.ndarray[Any, np.dtype[np.uint64]], position: int) -> Draw:
+    def _draw(
+        self, logits_BV: Tensor, keys_B: np.ndarray[Any, np.dtype[np.uint64]], position: int, temperature: float | None
+    ) -> Draw:
         logits_BV = logits_BV.float().to(self._draws_on)
-        if self.temperature is None:
+        if temperature is None:
             drawn = greedy(logits_BV, self._suppressed)
         else:
             numbers_B = torch.from_numpy(uniforms(keys_B, position)).to(logits_BV.device)
-            drawn = draw(logits_BV, numbers_B, self.temperature, self._suppressed)
+            drawn = draw(logits_BV, numbers_B, temperature, self._suppressed)
         if not bool(drawn.logprobs_B.isfinite().all()):
             raise TrainingStopped(
                 "the model's logits are not finite: its weights are damaged, or the learning rate is too high"
@@ -141,7 +150,8 @@ class LocalSampler:
 class _Record:
     """What was drawn so far, by row of the chunk."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, version: int) -> None:
+        self._version = version
         self._ids: list[list[int]] = [[] for _ in range(rows)]
         self._logprobs: list[list[float]] = [[] for _ in range(rows)]
         self._entropies: list[list[float]] = [[] for _ in range(rows)]
@@ -164,7 +174,7 @@ class _Record:
     def completions(self) -> list[Completion]:
         """One completion per row, in order."""
         return [
-            Completion(ids, logprobs, "stop" if stopped else "length", math.fsum(entropies) / len(entropies))
+            Completion(ids, logprobs, "stop" if stopped else "length", math.fsum(entropies) / len(entropies), self._version)
             for ids, logprobs, stopped, entropies in zip(self._ids, self._logprobs, self._stopped, self._entropies, strict=True)
         ]
 

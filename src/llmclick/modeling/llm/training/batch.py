@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from llmclick.interfaces import Completion
 from llmclick.modeling.llm.methods.losses import Denominators
-from llmclick.modeling.llm.sampling.base import Completion
 
 WORTHWHILE = 1024
 """Tokens from which on matrix products run at full speed, so that a further micro-batch costs nothing but saves padding."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from llmclick.errors import TrainingStopped
+from llmclick.interfaces import Completion
 from llmclick.modeling.llm.compute import cpu_features
-from llmclick.modeling.llm.sampling.base import Completion
 from llmclick.modeling.llm.training.batch import SampledBatch
 from llmclick.modeling.llm.training.patience import Silence
 from llmclick.modeling.llm.training.snapshot import Snapshot, read_snapshot, write_snapshot
@@ -24,7 +24,7 @@ from llmclick.tracking.files import is_full, remove_leftovers
 from llmclick.tracking.metrics import MetricsFile
 
 if TYPE_CHECKING:
-    from llmclick.modeling.llm.training.loop import Training
+    from llmclick.modeling.llm.training.state import Training
     from llmclick.tracking.console import Console
 
 
@@ -149,14 +149,10 @@ def survive_full_disk(step: int) -> Iterator[None]:
 
 
 def _snapshot_of(training: Training) -> Snapshot:
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in training.policy.trainable.items():
-        tensors[f"weights/{name}"] = parameter.detach()
-        for key, value in training.optimizer.state.get(parameter, {}).items():
-            tensors[f"optimizer/{key}/{name}"] = value
+    tensors = training.learner.tensors()
     state: dict[str, Any] = {
         "silence": vars(training.silence),
-        "moved": training.moved,
+        "moved": training.learner.moved,
         "threads": torch.get_num_threads(),
         "processor": sorted(cpu_features()),
         "scored": None,
@@ -186,17 +182,14 @@ def _pack(training: Training) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _restore(training: Training, snapshot: Snapshot, console: Console) -> None:
-    from llmclick.modeling.llm.training.loop import Scored
+    from llmclick.modeling.llm.training.state import Scored
 
     state, tensors = snapshot.state, snapshot.tensors
     training.step = snapshot.step
     training.silence = Silence(**state["silence"])
-    training.moved = state["moved"]
-    training.policy.load({name.removeprefix("weights/"): t for name, t in tensors.items() if name.startswith("weights/")})
-    for name, parameter in training.policy.trainable.items():
-        for key in ("step", "exp_avg", "exp_avg_sq"):
-            if (value := tensors.get(f"optimizer/{key}/{name}")) is not None:
-                training.optimizer.state[parameter][key] = value.to(parameter.device)
+    training.learner.moved = state["moved"]
+    training.learner.load(tensors)
+    training.sampler.sync(training.learner.weights(), training.step)
     if torch.get_num_threads() != state["threads"]:
         torch.set_num_threads(state["threads"])
     if set(state["processor"]) != cpu_features():
@@ -219,6 +212,6 @@ def _restore(training: Training, snapshot: Snapshot, console: Console) -> None:
     for name, values in tensors.items():
         kind, _, row = name.removeprefix("batch/").partition("/")
         if name.startswith("batch/"):
-            getattr(batch, kind)[int(row)] = values.to(training.policy.model.device)
+            getattr(batch, kind)[int(row)] = values.to(training.learner.policy.model.device)
     scores = [Score(**score) for score in packed["scores"]]
-    training.scored = Scored(batch, prompts, scores, packed["metrics"], {})
+    training.scored = Scored(batch, prompts, scores, packed["metrics"])

@@ -9,7 +9,7 @@ from llmclick.errors import TrainingStopped
 if TYPE_CHECKING:
     from llmclick.modeling.llm.training.batch import SampledBatch
     from llmclick.modeling.llm.training.policy import Policy
-    from llmclick.modeling.llm.training.step import StepStatistics
+    from llmclick.modeling.llm.training.statistics import StepStatistics
 
 BOUNDS = {"fp32": 2e-3, "bf16": 0.08}
 """Largest healthy mean |logprob difference| of a prompt's completions, in nats, by compute precision.

@@ -1,10 +1,21 @@
-"""The gradient of one optimizer step: each prompt once, its cache shared by its completions, micro-batch by micro-batch."""
+"""One optimizer step, and its gradient: each prompt once, its cache shared by its completions, micro-batch by micro-batch.
+
+    take:      gradient -> update -> sync
+    gradient:  for each micro-batch of prompts with their completions
+      forward    hidden_ND = model(prompt once, then its completions on the prompt's cache), no head
+      slope      for each chunk of scored positions: logits -> logprobs_n -> d loss / d logprob_n, by autograd on [n] alone
+      head       d loss / d logits = slope (onehot - softmax) -> d loss / d hidden, and the head's own gradient
+      body       backward through the model with d loss / d hidden; the prompts' part last, once for all their completions
+
+Shapes: B completions, P prompts, S prompt tokens, T tokens of a completion, N scored positions of a micro-batch (n of a chunk),
+D hidden width, V vocabulary.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,11 +35,14 @@ from llmclick.modeling.llm.models.layout import Group, Span
 from llmclick.modeling.llm.sampling.local import pad_left, positions_of
 from llmclick.modeling.llm.training.batch import Chunk, SampledBatch, plan, plan_packed
 from llmclick.modeling.llm.training.logprobs import logprobs_with_gradient, token_logprobs
+from llmclick.modeling.llm.training.statistics import StepStatistics
 
 if TYPE_CHECKING:
+    from llmclick.interfaces import Learner, Sampler
     from llmclick.modeling.llm.methods.base import Method
     from llmclick.modeling.llm.models.decoder import Decoder
     from llmclick.modeling.llm.training.policy import Policy
+    from llmclick.modeling.llm.training.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,7 @@ class Objective:
 
     method: Method
     temperature: float
+    max_new_tokens: int
     average: Average = "token"
     ratio: RatioLevel = "token"
     beta: float = 0.0
@@ -46,29 +61,41 @@ class Objective:
     skip_silent: bool = True
 
 
-@dataclass
-class StepStatistics:
-    """Sums over the trained tokens of one optimizer step."""
+@dataclass(frozen=True)
+class Taken:
+    """An optimizer step that was taken: what its tokens showed, the gradient's norm before it was bounded, the rate."""
 
-    tokens: int = 0
-    ratio_sum: float = 0.0
-    ratio_max: float = float("-inf")
-    clipped: int = 0
-    kl_sum: float = 0.0
-    mismatch_sum: float = 0.0
-    row_mismatch: dict[int, float] = field(default_factory=dict)
+    statistics: StepStatistics
+    norm: float
+    lr: float
 
-    def add(self, ratio_N: Tensor, clipped_N: Tensor, mismatch_N: Tensor, kl_N: Tensor | None) -> None:
-        """Enters a micro-batch's trained tokens."""
-        # On the CPU: a sum in float64 is not possible on every device.
-        ratio_N, mismatch_N = ratio_N.cpu(), mismatch_N.cpu()
-        self.tokens += ratio_N.numel()
-        self.ratio_sum += float(ratio_N.double().sum())
-        self.ratio_max = max(self.ratio_max, float(ratio_N.max()))
-        self.clipped += int(clipped_N.sum())
-        self.mismatch_sum += float(mismatch_N.double().sum())
-        if kl_N is not None:
-            self.kl_sum += float(kl_N.cpu().double().sum())
+
+def take(
+    learner: Learner,
+    sampler: Sampler,
+    batch: SampledBatch,
+    objective: Objective,
+    *,
+    first: bool,
+    lr: float,
+    max_norm: float,
+    version: int,
+    watch: Stopwatch,
+    probe: Callable[[StepStatistics], None] | None = None,
+) -> Taken:
+    """The one optimizer step, in training and in `check`: gradient, update, and the sampler gets the new weights.
+
+    `probe` may raise before any weight has moved; `version` is what the sampler's next completions carry.
+    """
+    with watch.measure("gradient"):
+        statistics = learner.gradient(batch, objective, first=first)
+    if probe is not None:
+        probe(statistics)
+    with watch.measure("update"):
+        norm = learner.update(lr, max_norm)
+    with watch.measure("sync"):
+        sampler.sync(learner.weights(), version)
+    return Taken(statistics, norm, lr)
 
 
 def accumulate_gradient(
